@@ -1,0 +1,5 @@
+"""``python -m streampca``."""
+
+from streampca.cli import main
+
+main()

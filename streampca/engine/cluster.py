@@ -1,0 +1,182 @@
+"""A dask.distributed cluster: groups of shards are folded on the workers and merged here, in order.
+
+A lost worker's shards are computed again by Dask; the same shards in the same order give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from distributed import CancelledError, Client, WorkerPlugin
+from distributed.comm.core import CommClosedError
+from distributed.scheduler import KilledWorker
+
+from streampca.blocks import Partition
+from streampca.engine.parts import Parts
+from streampca.engine.process import enter_pass, leave_pass
+from streampca.engine.scheduler import Compute, Write
+from streampca.engine.tasks import Array, BlockRows, fold_shard, work_through
+from streampca.errors import InterruptedRunError
+from streampca.events import Observer
+from streampca.sources.base import Source
+from streampca.statistics.base import Statistic
+
+RETRIES = 3
+Shards = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster, reached through a client."""
+
+    client: Client
+
+    @property
+    def workers(self) -> int:
+        """Threads of the worker that has most."""
+        return max(self._threads(), default=1)
+
+    def memory_limit(self) -> int | None:
+        """Return the memory of the smallest worker that has a limit."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        limits = [worker["memory_limit"] for worker in workers if worker.get("memory_limit")]
+        return min(limits, default=None)
+
+    def fold(self, statistic: Statistic, source: Source, partition: Partition, observer: Observer) -> Statistic:
+        """Submit groups of shards, a bounded number ahead, and merge the groups here in order."""
+        total: Any = None
+        with self._pass():
+            job = self._share(partial(_fold, statistic.blueprint()), source)
+            for group, rows in self._ahead(partition, partial(self._submit_group, job, source, partition)):
+                state = group.result()
+                if total is None:
+                    total = state
+                else:
+                    total.merge(state)
+                del group, state
+                _report(rows, source, observer)
+        return statistic.fresh() if total is None else total
+
+    def each(self, compute: Compute, write: Write, anywhere: bool, source: Source, partition: Partition, observer: Observer) -> None:
+        """Compute on the workers; write there if any process may, else here, in order."""
+        function: Callable[..., Any] = partial(_write, compute, write) if anywhere else partial(_compute, compute)
+        with self._pass():
+            job = self._share(function, source)
+            for futures, rows in self._ahead(partition, lambda shards: [self._submit(job, source, partition, shard) for shard in shards]):
+                while futures:
+                    for start, block in futures.pop(0).result() or ():
+                        write(start, block)
+                _report(rows, source, observer)
+
+    def _threads(self) -> list[int]:
+        return list(self.client.nthreads().values())
+
+    def _ahead(self, partition: Partition, submit: Callable[[Shards], Any]) -> Iterator[tuple[Any, int]]:
+        """Yield what was submitted for each group, in order, keeping every worker busy with the next ones."""
+        shards, size = partition.shards(), partition.group
+        groups = [shards[start : start + size] for start in range(0, len(shards), size)]
+        ahead = 1 + -(-2 * sum(self._threads()) // size)
+        pending: deque[Any] = deque()
+        for index, group in enumerate(groups):
+            while len(pending) < ahead and index + len(pending) < len(groups):
+                pending.append(submit(groups[index + len(pending)]))
+            yield pending.popleft(), group[-1][1] - group[0][0]
+
+    def _share(self, function: Callable[..., Any], source: Source) -> Any:
+        """Put what all tasks need on the cluster once; a lost copy is made again, unlike scattered data."""
+        return self.client.submit(_same, (function, None if _is_lazy(source) else source), pure=False, retries=RETRIES)
+
+    def _submit_group(self, job: Any, source: Source, partition: Partition, shards: Shards) -> Any:
+        group = None
+        for shard in shards:
+            state = self._submit(job, source, partition, shard)
+            group = state if group is None else self.client.submit(_merged, group, state, pure=False, retries=RETRIES)
+        return group
+
+    def _submit(self, job: Any, source: Source, partition: Partition, shard: tuple[int, int]) -> Any:
+        """Submit a task on the blocks of a shard; rows of a Dask array are scheduled by the cluster itself."""
+        blocks = partition.blocks(*shard)
+        if not _is_lazy(source):
+            return self.client.submit(_on_source, job, blocks, pure=False, retries=RETRIES)
+        parts = [self.client.compute(source.lazy_rows(start, stop), retries=RETRIES) for start, stop in blocks]
+        return self.client.submit(_on_parts, job, parts, blocks, source.info.feature_names, pure=False, retries=RETRIES)
+
+    @contextmanager
+    def _pass(self) -> Iterator[None]:
+        """Hold every worker, also one that joins later, at one BLAS thread; say what it means when the cluster is lost."""
+        plugin = InPass()
+        try:
+            self.client.register_plugin(plugin)
+            try:
+                yield
+            finally:
+                if self.client.status == "running":
+                    self.client.unregister_worker_plugin(plugin.name)
+        except (CancelledError, CommClosedError, KilledWorker, TimeoutError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise InterruptedRunError(f"the Dask cluster was lost in mid-pass ({what}): run again when it is back") from error
+
+
+class InPass(WorkerPlugin):
+    """Keeps a worker ready for tasks of a pass while it is registered."""
+
+    def __init__(self) -> None:
+        self.name = f"streampca-pass-{uuid4().hex}"
+
+    def setup(self, worker: Any) -> None:
+        """Begin."""
+        enter_pass()
+
+    def teardown(self, worker: Any) -> None:
+        """End."""
+        leave_pass()
+
+
+def _report(rows: int, source: Source, observer: Observer) -> None:
+    observer.advanced(rows, rows * source.info.row_bytes)
+    if observer.stop_requested():
+        raise InterruptedRunError("stopped on request: run again to start over")
+
+
+def _is_lazy(source: Source) -> bool:
+    return source.lazy_rows(0, 1) is not None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _on_source(job: tuple[Callable[..., Any], Source], blocks: BlockRows) -> Any:
+    function, source = job
+    return function(source, blocks)
+
+
+def _on_parts(job: tuple[Callable[..., Any], None], parts: list[Array], blocks: BlockRows, names: tuple[str, ...] | None) -> Any:
+    return job[0](Parts(parts, blocks, names), blocks)
+
+
+def _fold(blueprint: Callable[[], Statistic], source: Source, blocks: BlockRows) -> Statistic:
+    return fold_shard(blueprint, source, blocks, Observer())
+
+
+def _write(compute: Compute, write: Write, source: Source, blocks: BlockRows) -> None:
+    work_through(source, blocks, lambda start, block: write(start, compute(block)), Observer())
+
+
+def _compute(compute: Compute, source: Source, blocks: BlockRows) -> list[tuple[int, Array]]:
+    results: list[tuple[int, Array]] = []
+    work_through(source, blocks, lambda start, block: results.append((start, compute(block))), Observer())
+    return results
+
+
+def _merged(first: Statistic, second: Statistic) -> Statistic:
+    """Merge into a copy: a state may be needed again when a worker is lost."""
+    result = first.copy()
+    result.merge(second)
+    return result

@@ -1,0 +1,29 @@
+"""Blocks that a cluster has already computed, seen as a source by the task that receives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streampca.blocks import Segment
+from streampca.sources.base import Array, Source, SourceInfo
+
+
+@dataclass(frozen=True, eq=False)
+class Parts(Source):
+    """Consecutive blocks in memory, with the rows that they are of the whole source."""
+
+    parts: list[Array]
+    blocks: list[tuple[int, int]]
+    names: tuple[str, ...] | None
+
+    @property
+    def info(self) -> SourceInfo:
+        """Facts, with row numbers of the whole source."""
+        first = np.asarray(self.parts[0])
+        stop = self.blocks[-1][1]
+        return SourceInfo(stop, first.shape[1], first.dtype, (Segment(0, stop),), 0, "", self.names, in_memory=True)
+
+    def _read(self, start: int, stop: int, out: Array | None) -> Array:
+        return np.asarray(self.parts[self.blocks.index((start, stop))])

@@ -1,0 +1,68 @@
+"""What a process keeps while passes run in it: one BLAS thread per task, and the blocks' buffers, reused from shard to shard.
+
+Both are process-wide, begin with the first pass and end with the last, whatever threads these run in.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+_lock = threading.Lock()
+_passes = 0
+_limits: threadpool_limits | None = None
+_idle: list[NDArray[np.uint8]] = []
+
+
+def enter_pass() -> None:
+    """Hold this process at one BLAS thread until ``leave_pass`` has been called as often."""
+    global _passes, _limits
+    with _lock:
+        if _passes == 0:
+            _limits = threadpool_limits(limits=1)
+        _passes += 1
+
+
+def leave_pass() -> None:
+    """Undo one ``enter_pass``; the last one lifts the limit and gives the buffers back to the system."""
+    global _passes, _limits
+    with _lock:
+        _passes -= 1
+        if _passes == 0:
+            _idle.clear()
+            if _limits is not None:
+                _limits.restore_original_limits()
+                _limits = None
+
+
+@contextmanager
+def in_pass() -> Iterator[None]:
+    """Be in a pass within the block; may nest and overlap in threads."""
+    enter_pass()
+    try:
+        yield
+    finally:
+        leave_pass()
+
+
+@contextmanager
+def borrowed_buffers(count: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Iterator[list[NDArray[Any]]]:
+    """Lend arrays for the length of the block: their pages stay mapped, so the next shard does not fault them in again."""
+    n_bytes = shape[0] * shape[1] * dtype.itemsize
+    with _lock:
+        buffers = [buffer for buffer in _idle if len(buffer) >= n_bytes][:count]
+        _idle[:] = [buffer for buffer in _idle if not any(buffer is lent for lent in buffers)]
+    buffers += [np.frombuffer(mmap.mmap(-1, n_bytes), np.uint8) for _ in range(count - len(buffers))]
+    try:
+        yield [buffer[:n_bytes].view(dtype).reshape(shape) for buffer in buffers]
+    finally:
+        with _lock:
+            if _passes:
+                _idle.extend(buffers)

@@ -1,0 +1,60 @@
+"""What one task does: read the blocks of one shard, one ahead on a helper thread, and fold or write each.
+
+These functions run in a Dask thread or on a worker of a cluster; they know nothing of scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from numpy.typing import NDArray
+
+from streampca.engine.process import borrowed_buffers
+from streampca.errors import InterruptedRunError, NonFiniteError
+from streampca.events import Observer
+from streampca.sources.base import Source
+from streampca.statistics.base import Statistic
+
+Array = NDArray[Any]
+BlockRows = list[tuple[int, int]]
+Work = Callable[[int, Array], None]  # the first row of a block, and the block
+
+
+def read_blocks(source: Source, blocks: BlockRows) -> Iterator[tuple[int, Array]]:
+    """Yield each block with its first row, while the next one is being read into the other of two buffers."""
+    info = source.info
+    if info.in_memory:
+        for start, stop in blocks:
+            yield start, source.read(slice(start, stop))
+        return
+    shape = max(stop - start for start, stop in blocks), info.n_features
+    with borrowed_buffers(2, shape, info.dtype) as buffers, ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as helper:
+        ahead = helper.submit(source.read, slice(*blocks[0]), buffers[0])
+        for index, (start, _) in enumerate(blocks):
+            block = ahead.result()
+            if index + 1 < len(blocks):
+                ahead = helper.submit(source.read, slice(*blocks[index + 1]), buffers[(index + 1) % 2])
+            yield start, block
+
+
+def work_through(source: Source, blocks: BlockRows, work: Work, observer: Observer) -> None:
+    """Do the work on every block of a shard, in order, unless asked to stop."""
+    row_bytes = source.info.row_bytes
+    for start, block in read_blocks(source, blocks):
+        if observer.stop_requested():
+            raise InterruptedRunError(f"stopped on request at row {start}: run again to start over")
+        try:
+            work(start, block)
+        except NonFiniteError as error:
+            raise error.at(start, source.info.feature_names) from None
+        observer.advanced(len(block), len(block) * row_bytes)
+
+
+def fold_shard(blueprint: Callable[[], Statistic], source: Source, blocks: BlockRows, observer: Observer) -> Statistic:
+    """Fold the blocks of one shard, in order, into a fresh statistic."""
+    state = blueprint()
+    work_through(source, blocks, lambda start, block: state.update(block), observer)
+    state.release()
+    return state

@@ -1,0 +1,147 @@
+"""A run described by a YAML or TOML file: parsed safely, checked completely, every mistake named with its remedy."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from streampca.errors import ConfigError, did_you_mean
+from streampca.estimators import PCA
+
+METHODS = {"pca": PCA}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class InputConfig(_Section):
+    """What to read."""
+
+    path: str | list[str]
+    dataset: str | None = None
+    samples_axis: Literal[0, 1] = 0
+    columns: list[int | str] | str | None = None
+    rows: list[int] | str | None = None
+    missing_chunks: Literal["warn", "error", "fill"] = "warn"
+
+
+class MethodConfig(BaseModel):
+    """What to fit: the name of a method and any parameter of its estimator."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: Literal["pca"] = "pca"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The estimator's parameters that are given."""
+        return dict(self.model_extra or {})
+
+
+class OutputConfig(_Section):
+    """What to write."""
+
+    model: str | None = None
+    scores: str | None = None
+    overwrite: bool = False
+
+
+class SchedulerConfig(_Section):
+    """Where to run: a Dask scheduler by address or file, else so many local threads."""
+
+    address: str | None = None
+    file: str | None = None
+    workers: int | None = Field(default=None, ge=1)
+
+
+class JobConfig(_Section):
+    """A whole run."""
+
+    input: InputConfig
+    method: MethodConfig = MethodConfig()
+    memory: str | int | None = None
+    output: OutputConfig = OutputConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
+    """Return the run that a file describes, with ``key.key=value`` overrides applied.
+
+    Parameters
+    ----------
+    path : str or Path
+        A ``.yaml``, ``.yml`` or ``.toml`` file.
+    overrides : sequence of str
+        For example ``["memory=1GiB", "method.n_components=10"]``; values are read as YAML.
+    """
+    content = _parse(Path(path))
+    for override in overrides:
+        _override(content, override)
+    return make_config(content, str(path))
+
+
+def make_config(content: Mapping[str, Any], where: str = "the request") -> JobConfig:
+    """Return a checked run from plain values."""
+    try:
+        config = JobConfig.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: " + "; ".join(_say(dict(each)) for each in error.errors())) from None
+    known = METHODS[config.method.name]().get_params()
+    for name in config.method.parameters:
+        if name == "memory" or name not in known:
+            names = sorted(set(known) - {"memory"})
+            raise ConfigError(
+                f"{where}: method {config.method.name!r} has no parameter {name!r}; it has {', '.join(names)}.{did_you_mean(name, names)}"
+            )
+    return config
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read config {path}: {error}") from None
+    try:
+        content = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} is not valid {'TOML' if path.suffix == '.toml' else 'YAML'}: {_one_line(error)}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold keys such as 'input' and 'method', not {type(content).__name__}")
+    return content
+
+
+def _override(content: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"cannot read --set {text!r}: write key=value, for example method.n_components=10")
+    *sections, last = key.strip().split(".")
+    for section in sections:
+        content = content.setdefault(section, {})
+        if not isinstance(content, dict):
+            raise ConfigError(f"--set {text!r}: {section!r} is a value, not a section")
+    try:
+        content[last] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text!r}: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _say(problem: Mapping[str, Any]) -> str:
+    """Return one of pydantic's findings as a sentence, with the nearest known key for an unknown one."""
+    *sections, last = [str(part) for part in problem["loc"]]
+    where = ".".join([*sections, last])
+    if problem["type"] != "extra_forbidden":
+        return f"{where}: {problem['msg'].lower()} (got {problem['input']!r})" if problem["type"] != "missing" else f"{where} is required"
+    section: type[BaseModel] = JobConfig
+    for name in sections:
+        section = section.model_fields[name].annotation  # type: ignore[assignment]
+    known = list(section.model_fields)
+    return f"unknown key {where!r}; known here: {', '.join(known)}.{did_you_mean(last, known)}"

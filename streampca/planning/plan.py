@@ -1,0 +1,89 @@
+"""The plan: what a fit will do, as a frozen value. Pure arithmetic on facts about the data; nothing is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streampca.blocks import Partition
+from streampca.memory import format_bytes
+from streampca.sources.base import SourceInfo
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """One stage of a run: a pass over the data, or the final small problem (which reads nothing)."""
+
+    name: str
+    bytes_read: int
+    memory: Mapping[str, int]  # bytes by purpose
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes of all purposes together."""
+        return sum(self.memory.values())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do: solver, passes, bytes, blocks, shards and projected peak memory."""
+
+    method: str
+    solver: str
+    n_rows: int
+    n_features: int
+    n_components: int | float | str | None
+    precision: str
+    block_rows: int
+    shard_rows: int
+    n_shards: int
+    workers: int
+    budget: int
+    stages: tuple[PassPlan, ...]
+    reasons: tuple[str, ...] = ()
+    scratch_bytes: int = 0
+
+    @property
+    def n_passes(self) -> int:
+        """Passes over the data."""
+        return sum(stage.bytes_read > 0 for stage in self.stages)
+
+    @property
+    def bytes_read(self) -> int:
+        """Decoded bytes that all passes read."""
+        return sum(stage.bytes_read for stage in self.stages)
+
+    @property
+    def peak_memory(self) -> int:
+        """Projected peak memory of one process: the largest of all stages."""
+        return max(stage.peak_memory for stage in self.stages)
+
+    def partition(self, info: SourceInfo) -> Partition:
+        """Return the cut of the source that this plan fixes."""
+        return Partition(info.segments, self.block_rows, self.shard_rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for ``--json``."""
+        derived = {"n_passes": self.n_passes, "bytes_read": self.bytes_read, "peak_memory": self.peak_memory}
+        return {**asdict(self), **derived, "explanation": self.explain()}
+
+    def explain(self) -> str:
+        """Say in plain words what will be done and why."""
+        k = "all" if self.n_components is None else self.n_components
+        lines = [
+            f"{self.method} of {self.n_rows:,} rows x {self.n_features:,} features, components: {k}",
+            f"solver: {self.solver}; products in {self.precision}, sums in float64",
+            *(f"  because {reason}" for reason in self.reasons),
+            f"{self.n_passes} pass(es), {format_bytes(self.bytes_read)} read (decoded)",
+            f"{self.n_shards:,} shard(s) in blocks of {self.block_rows:,} rows; {self.workers} at a time in a process",
+            f"projected peak memory {format_bytes(self.peak_memory)} of a budget of {format_bytes(self.budget)}:",
+        ]
+        for stage in self.stages:
+            parts = ", ".join(f"{name} {format_bytes(n_bytes)}" for name, n_bytes in stage.memory.items())
+            lines.append(f"  {stage.name}: {format_bytes(stage.peak_memory)} ({parts})")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        """Return the explanation."""
+        return self.explain()

@@ -1,0 +1,1 @@
+"""Straight-line algorithms: ask for a few passes, turn the result into a model."""
