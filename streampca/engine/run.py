@@ -54,6 +54,9 @@ def map_rows(
 def _one_pass(name: str, source: Source, observer: Observer) -> Iterator[None]:
     source.check_unchanged()
     observer.pass_started(name, source.info.n_rows, source.info.bytes_decoded)
-    yield
+    try:
+        yield
+    finally:
+        source.release()  # so that the file can be written again
     source.check_unchanged()
     observer.pass_finished(name)

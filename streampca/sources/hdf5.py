@@ -23,6 +23,7 @@ from streampca.sources import files
 from streampca.sources.base import Array, SourceInfo, digest
 from streampca.sources.choose import Candidate, no_such_dataset, only_table
 from streampca.sources.handles import HandleCache
+from streampca.sources.hdf5_raw import RawDataset, open_raw
 from streampca.sources.names import NAME_KEYS, as_names, sibling_keys
 from streampca.sources.stored import Cells, StoredSource, Table, stored_table
 
@@ -37,6 +38,8 @@ class Handle(NamedTuple):
 
     file: h5py.File
     dataset: h5py.Dataset
+    raw: RawDataset | None = None  # reads without h5py's lock, where it can
+    reader: str = ""  # which of the two, and why
 
 
 _HANDLES: HandleCache[Handle] = HandleCache()
@@ -59,7 +62,8 @@ class HDF5Source(StoredSource):
 
     def details(self) -> dict[str, Any]:
         """Return storage facts."""
-        return _details(self._handle().dataset, self.table)
+        handle = self._handle()
+        return {**_details(handle.dataset, self.table), "reader": handle.reader}
 
     def release(self) -> None:
         """Close the file in this process."""
@@ -68,7 +72,7 @@ class HDF5Source(StoredSource):
     def _fill(self, cells: Cells, out: Array) -> None:
         handle = self._handle()
         try:
-            read_cells(handle.dataset, cells, out)
+            read_cells(handle, cells, out)
         except (OSError, RuntimeError, ValueError) as error:
             raise self.undecodable(cells, error) from error
 
@@ -76,7 +80,7 @@ class HDF5Source(StoredSource):
         return _HANDLES.get((self.path, self.key), files.stamp(self.path), self._open)
 
     def _open(self) -> Handle:
-        handle = open_dataset(self.path, self.key)
+        handle = _with_raw(open_dataset(self.path, self.key), self.path)
         axis, shape = self.table.samples_axis, tuple(handle.dataset.shape)
         same = handle.dataset.dtype == self.table.dtype and len(shape) == 2 and shape[1 - axis] == self.table.n_features
         if not same or shape[axis] < self.table.n_rows:  # more rows are fine: the row count is pinned
@@ -99,9 +103,13 @@ def open_hdf5(path: str, dataset: str | None = None, samples_axis: int = 0) -> H
         handle.file.close()
 
 
-def read_cells(dataset: h5py.Dataset, cells: Cells, out: Array) -> None:
-    """Fill ``out`` (C-contiguous, native) with stored cells. HDF5 decodes, and swaps bytes, block by block."""
-    dataset.read_direct(out, source_sel=cells)
+def read_cells(handle: Handle, cells: Cells, out: Array) -> None:
+    """Fill ``out`` (native) with stored cells, past h5py's lock where that is possible."""
+    whole_rows = handle.dataset.chunks is not None or cells[1] == slice(0, handle.dataset.shape[1])
+    if handle.raw is not None and whole_rows:
+        handle.raw.fill(cells, out)
+    else:
+        handle.dataset.read_direct(out, source_sel=cells)
 
 
 # ------------------------------------------------------------------------------------------ opening, finding
@@ -121,6 +129,11 @@ def open_dataset(path: str, key: str | None) -> Handle:
         file.close()
         raise CorruptDataError(f"{path} ({_size(path)}) is damaged: {error}") from error
     return Handle(file, dataset)
+
+
+def _with_raw(handle: Handle, path: str) -> Handle:
+    raw, reader = open_raw(handle.dataset, path, _filters(handle.dataset))
+    return handle._replace(raw=raw, reader=reader)
 
 
 def _open_file(path: str) -> h5py.File:
@@ -345,7 +358,7 @@ def _feature_names(handle: Handle, path: str, table: Table) -> tuple[str, ...] |
 
 def _name_values(handle: Handle, path: str, table: Table) -> Iterator[Any]:
     """Yield what may be the feature names: attributes, a sibling dataset, AnnData's index, a dimension scale."""
-    file, dataset = handle
+    file, dataset = handle.file, handle.dataset
     yield from (dataset.attrs[key] for key in NAME_KEYS if key in dataset.attrs)
     folder, _, name = dataset.name.rpartition("/")
     for key in sibling_keys(name):

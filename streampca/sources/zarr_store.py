@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from streampca.sources.names import NAME_KEYS, as_names, sibling_keys
 from streampca.sources.stored import STAGING, Cells, StoredSource, Table, stored_table
 
 SMALL_SHARD = 4 * MIB
-_MOST_FOLDERS = 4096  # looked at for the newest change
+_MOST_LOOKED_AT = 4096  # files or folders, of an array that may have millions
 _CHECKED = ("crc32", "adler32", "fletcher32", "gzip", "zlib", "checksum")
 
 
@@ -224,16 +225,29 @@ def _local_folder(uri: str, key: str) -> Path | None:
 
 
 def _bytes_stored(array: Any, uri: str, key: str) -> int:
-    """Return the bytes on disk; of a zip file, or of a remote store, the decoded bytes: a bound that costs nothing."""
+    """Return the bytes on disk, estimated from the first 4096 files where there are more.
+
+    Of a zip file or a remote store, the decoded bytes: a bound that costs nothing.
+    """
     folder = _local_folder(uri, key)
-    return int(array.nbytes) if folder is None else _tree_bytes(folder)
+    if folder is None:
+        return int(array.nbytes)
+    sizes = list(islice(_file_sizes(folder), _MOST_LOOKED_AT))
+    n_objects: int = math.prod(-(-n // chunk) for n, chunk in zip(array.shape, array.shards or array.chunks, strict=True))
+    return sum(sizes) if len(sizes) < _MOST_LOOKED_AT else sum(sizes) * max(n_objects, len(sizes)) // len(sizes)
 
 
-def _tree_bytes(folder: Path) -> int:
-    total = 0
-    for entry in os.scandir(folder):
-        total += _tree_bytes(Path(entry.path)) if entry.is_dir() else entry.stat().st_size
-    return total
+def _file_sizes(folder: Path) -> Iterator[int]:
+    for entry in _entries(folder):
+        if entry.is_dir():
+            yield from _file_sizes(Path(entry.path))
+        else:
+            yield entry.stat().st_size
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from entries
 
 
 def _stamp(uri: str, key: str) -> object:
@@ -263,7 +277,8 @@ def _newest_change(folder: Path) -> int:
     newest += [path.stat().st_mtime_ns for path in (folder / "zarr.json", folder / ".zarray") if path.exists()]
     level = [folder]
     for _ in range(2):  # "c/0/0" of version 3: the folders are two levels deep
-        level = [Path(entry.path) for parent in level for entry in os.scandir(parent) if entry.is_dir()][:_MOST_FOLDERS]
+        entries = islice((entry for parent in level for entry in _entries(parent)), _MOST_LOOKED_AT)
+        level = [Path(entry.path) for entry in entries if entry.is_dir()]
         newest += [path.stat().st_mtime_ns for path in level]
     return max(newest)
 

@@ -68,6 +68,12 @@ class Centre:
         return cls(int(arrays["count"]), arrays["pivot"], arrays["offset"])
 
 
+def sample_of(block: Array) -> Floats:
+    """Return at most 256 rows spread over a block, in C order: the same order of sums, hence bits, for any layout."""
+    step = -(-len(block) // _SAMPLED_ROWS)
+    return block[::step].astype(np.float64, order="C")
+
+
 def pivot_of(block: Array) -> Floats:
     """Return a point near the mean of a block: the mean of at most 256 of its rows, rounded to a coarse dyadic grid.
 
@@ -75,8 +81,7 @@ def pivot_of(block: Array) -> Floats:
     the rows. The grid (about one standard deviation) keeps counts, flags and quantised values on short mantissas, so that
     their products in float32 are exact instead of all being rounded the same way. Constant columns get their value.
     """
-    step = -(-len(block) // _SAMPLED_ROWS)
-    sample = block[::step].astype(np.float64, order="C")  # the same order of sums, hence bits, for any layout
+    sample = sample_of(block)
     first = sample[0].copy()
     sample -= first
     offset = sample.mean(axis=0)

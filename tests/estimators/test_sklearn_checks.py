@@ -45,6 +45,7 @@ def test_all_of_scikit_learns_checks(estimator: Any, check: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
+@pytest.mark.filterwarnings("ignore:X (does not have valid|has) feature names")  # the checks themselves mix frames and arrays
 def test_checks_that_parametrize_with_checks_leaves_out(estimator: PCA, check: Any) -> None:
     check("PCA", clone(estimator))
 

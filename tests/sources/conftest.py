@@ -30,13 +30,14 @@ def read_elsewhere() -> Iterator[Callable[[Source], np.ndarray]]:
     """Give a function that reads all rows of a source in another, freshly started process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
+        to_child, from_child = child.stdin, child.stdout
+        assert to_child is not None
+        assert from_child is not None
 
         def read(source: Source) -> np.ndarray:
-            pickle.dump(source, child.stdin)
-            child.stdin.flush()
-            return pickle.load(child.stdout)
+            pickle.dump(source, to_child)
+            to_child.flush()
+            return pickle.load(from_child)
 
         yield read
-        child.stdin.close()
+        to_child.close()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import dask
 import dask.array as da
@@ -61,6 +62,7 @@ def test_lazy_rows_are_one_block() -> None:
     assert lazy.numblocks == (1, 1)
     np.testing.assert_array_equal(lazy.compute(), data[5:25])
     some = open_source(source, columns=[1, 0], rows="4::2").lazy_rows(1, 5)
+    assert some is not None
     np.testing.assert_array_equal(some.compute(), data[4::2][1:5, [1, 0]])
     assert open_source(data).lazy_rows(0, 3) is None
 
@@ -123,7 +125,7 @@ def test_open_array_with_views(stored: tuple[Path, np.ndarray]) -> None:
 @pytest.mark.parametrize(
     "key", [5, -1, np.s_[::3], np.s_[::-1], np.s_[10:400:7, 2], np.s_[[1, 500, 3]], np.s_[:, [4, 0]], np.s_[5:5], np.s_[7, 3]]
 )
-def test_dask_may_index_it(stored: tuple[Path, np.ndarray], key: object) -> None:
+def test_dask_may_index_it(stored: tuple[Path, np.ndarray], key: Any) -> None:
     path, data = stored
     for fuse in (False, True):
         with dask.config.set({"optimization.fuse.active": fuse}):
@@ -154,7 +156,9 @@ def test_on_a_cluster(stored: tuple[Path, np.ndarray]) -> None:
     ):
         np.testing.assert_array_equal(open_array(path, block_rows=90).compute(), data)
         source = open_source(da.from_array(data, chunks=(300, 4)))
-        np.testing.assert_array_equal(source.lazy_rows(10, 700).compute(), data[10:700])
+        lazy = source.lazy_rows(10, 700)
+        assert lazy is not None
+        np.testing.assert_array_equal(lazy.compute(), data[10:700])
 
 
 def test_start_up_is_light(tmp_path: Path) -> None:

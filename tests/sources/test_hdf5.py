@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -16,7 +16,7 @@ from streampca.sources.hdf5 import HDF5Source
 from tests.sources.conformance import Case, SourceTests, assert_reads, numbers
 
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "g", ">f4", ">f8", ">i2"]
-LAYOUTS = {
+LAYOUTS: dict[str, Any] = {
     "contiguous": {},
     "rows": {"chunks": (4, 5)},
     "columns": {"chunks": (23, 2)},
@@ -28,13 +28,13 @@ LAYOUTS = {
 }
 
 
-def write(path: Path, data: np.ndarray, key: str = "X", **layout: object) -> str:
+def write(path: Path, data: np.ndarray, key: str = "X", **layout: Any) -> str:
     with h5py.File(path, "w") as file:
         file.create_dataset(key, data=data, **layout)
     return str(path)
 
 
-def swap_in(path: Path, data: np.ndarray, **layout: object) -> None:
+def swap_in(path: Path, data: np.ndarray, **layout: Any) -> None:
     """Replace a file, as a careful writer does."""
     other = path.with_suffix(".tmp")
     write(other, data, **layout)
@@ -154,7 +154,8 @@ def test_moving_the_folder_keeps_the_fingerprint(tmp_path: Path) -> None:
 def test_opening_while_others_read(tmp_path: Path) -> None:
     data = numbers(200, 8)
     path = write(tmp_path / "x.h5", data, chunks=(10, 8), compression="gzip")
-    source, wrong = open_source(path), []
+    source = open_source(path)
+    wrong: list[int] = []
 
     def read() -> None:
         wrong.extend(a for a in range(0, 200, 10) if not np.array_equal(source.read(slice(a, a + 10)), data[a : a + 10]))
@@ -326,7 +327,7 @@ def test_a_corrupt_chunk_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "x.h5", data, chunks=(10, 4), compression="gzip")
     with h5py.File(path) as file:
         place = file["X"].id.get_chunk_info(2)
-    with open(path, "r+b") as raw:
+    with Path(path).open("r+b") as raw:
         raw.seek(place.byte_offset + place.size // 2)
         raw.write(b"\xff" * 20)
     source = open_source(path)
@@ -381,7 +382,7 @@ def test_virtual_sources_outside_the_folder_are_refused(secret: Path, tmp_path: 
     for name in (str(secret), "../home/secret.h5"):
         with pytest.raises(DataError, match=r"source outside its folder \(.*secret\.h5\)"):
             open_source(virtual(work / "x.h5", name))
-    os.symlink(secret, work / "innocent.h5")
+    (work / "innocent.h5").symlink_to(secret)
     with pytest.raises(DataError, match="outside its folder"):
         open_source(virtual(work / "x.h5", "innocent.h5"))
     virtual(work / "step.h5", str(secret))

@@ -44,13 +44,13 @@ def test_dtypes_orders_axes(tmp_path: Path, dtype: str, order: str, axis: int) -
     data = np.array(numbers(19, 3, dtype), order=order)  # type: ignore[call-overload]
     source = open_source(save(tmp_path / "x.npy", data), samples_axis=axis)
     assert_reads(source, data.T if axis else data)
-    assert source.info.bytes_stored == os.path.getsize(tmp_path / "x.npy")
+    assert source.info.bytes_stored == (tmp_path / "x.npy").stat().st_size
     assert (source.info.read_scratch == 0) == ((order == "C") == (axis == 0))
 
 
 def test_long_header_version(tmp_path: Path) -> None:
     data = numbers(5, 3)
-    with open(tmp_path / "x.npy", "wb") as file:
+    with (tmp_path / "x.npy").open("wb") as file:
         np.lib.format.write_array(file, data, version=(2, 0))
     assert_reads(open_source(tmp_path / "x.npy"), data)
 

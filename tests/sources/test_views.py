@@ -49,9 +49,7 @@ class TestColumnsOfSomeRowsOfTurnedData(SourceTests):
         data, path = numbers(8, 80, "f4"), folder / "x.h5"
         write(path, data)
         view = data.T[3:70:9][:, 1:8:2]
-        return Case(
-            lambda: open_source(path, samples_axis=1, rows=(3, 70, 9), columns="1:8:2"), view, lambda: write(path, data + 1) and None
-        )
+        return Case(lambda: open_source(path, samples_axis=1, rows=(3, 70, 9), columns="1:8:2"), view, lambda: write(path, data + 1))
 
 
 class TestNames(SourceTests):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -20,7 +20,9 @@ from streampca.statistics import Statistic
 FLOATS = ["float16", "float32", "float64", "longdouble"]
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", *FLOATS]
 
-quick = settings(max_examples=60, deadline=None)
+# Hypothesis minds that several classes run one test; each of them draws for itself here.
+thorough = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+quick = settings(thorough, max_examples=40)
 
 
 def bits(statistic: Statistic) -> dict[str, tuple[Any, ...]]:
@@ -132,7 +134,7 @@ class StatisticTests(ABC):
         assert bits(empty) == expected
         assert empty.count == 0
 
-    @settings(max_examples=150, deadline=None)
+    @thorough
     @given(data=st.data())
     def test_any_split_and_any_merge_tree_agree(self, data: st.DataObject) -> None:
         rows = data.draw(tables(self.dtype))
@@ -188,9 +190,9 @@ class StatisticTests(ABC):
 
     @pytest.mark.parametrize("dtype", ["int8", "float32", "float64"])
     def test_memory_order_makes_no_difference(self, dtype: str) -> None:
-        rows = numbers(dtype, 5000, 30)
+        rows = numbers(dtype, 4000, 30)
         expected = bits(folded(self.make(30), rows))
-        wide = np.zeros((10000, 90), dtype)
+        wide = np.zeros((8000, 90), dtype)
         wide[::2, 1::3] = rows
         frozen = rows.copy()
         frozen.flags.writeable = False
@@ -216,8 +218,8 @@ class StatisticTests(ABC):
 
     @pytest.mark.parametrize("layout", ["C", "F"])
     @pytest.mark.parametrize("kind", ["numbers", "zeros"])
-    @pytest.mark.parametrize("dtype", ["int8", "int64", "float32", "float64", "longdouble"])
-    @pytest.mark.parametrize("shape", [(100, 300), (5000, 300), (200_000, 3), (3000, 900)])
+    @pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "longdouble"])
+    @pytest.mark.parametrize("shape", [(100, 300), (100_000, 3), (2500, 700)])
     def test_memory_is_bounded(self, shape: tuple[int, int], dtype: str, kind: str, layout: Any) -> None:
         rows = np.asarray(np.zeros(shape, dtype) if kind == "zeros" else numbers(dtype, *shape), order=layout)
         empty = self.make(shape[1])
@@ -298,9 +300,9 @@ class StatisticTests(ABC):
 
     @pytest.mark.parametrize("dtype", FLOATS)
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-    @pytest.mark.parametrize(("row", "column"), [(0, 0), (17, 39), (2500, 3), (6001, 39)])
+    @pytest.mark.parametrize(("row", "column"), [(0, 0), (17, 39), (4001, 39)])
     def test_what_is_not_finite_is_found(self, dtype: str, value: float, row: int, column: int) -> None:
-        rows = numbers(dtype, 6100, 40)
+        rows = numbers(dtype, 4100, 40)
         rows[row, column] = value
         rows[row + 1 :: 7, ::11] = value
         with pytest.raises(NonFiniteError) as caught:

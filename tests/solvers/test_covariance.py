@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streampca.errors import DataError
+from streampca.planning.covariance import FULL_SPECTRUM_LIMIT, kept_vectors
+from streampca.solvers.covariance import Options, Spectrum, column_scales, count_components, eigenpairs, fix_signs, model_of, solve
+from streampca.statistics import Scatter
+
+
+def scatter_of(X: np.ndarray, precision: Any = "float64") -> Scatter:
+    scatter = Scatter(X.shape[1], precision)
+    scatter.update(X)
+    return scatter
+
+
+def rows(n: int = 200, d: int = 6, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, d)) * np.arange(1, d + 1) + 7
+
+
+# --- signs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        ([0.6, 0.8], [0.6, 0.8]),
+        ([0.6, -0.8], [-0.6, 0.8]),
+        ([-1.0, 0.0], [1.0, 0.0]),
+        ([0.0, 0.0], [0.0, 0.0]),
+        ([-0.7, 0.7], [0.7, -0.7]),  # of equal ones, the first
+    ],
+)
+def test_the_largest_entry_becomes_positive(row: list[float], wanted: list[float]) -> None:
+    np.testing.assert_array_equal(fix_signs(np.array([row])), [wanted])
+
+
+def test_signs_do_not_depend_on_the_signs_given() -> None:
+    components = np.random.default_rng(0).standard_normal((4, 7))
+    flipped = components * np.array([1, -1, -1, 1])[:, None]
+    np.testing.assert_array_equal(fix_signs(components), fix_signs(flipped))
+    np.testing.assert_array_equal(np.abs(fix_signs(components)), np.abs(components))
+
+
+# --- how many components ---------------------------------------------------------------------------------------
+
+
+def scikit_learns_rule(variances: np.ndarray, fraction: float) -> int:
+    """Return the number as in sklearn.decomposition.PCA._fit_full."""
+    ratio_cumsum = np.cumsum(variances / variances.sum())
+    return int(np.searchsorted(ratio_cumsum, fraction, side="right")) + 1
+
+
+@given(
+    variances=st.lists(st.integers(1, 64), min_size=1, max_size=30).map(lambda values: np.sort(np.array(values, float))[::-1]),
+    fraction=st.floats(0.001, 0.999),
+)
+def test_a_fraction_follows_scikit_learns_rule(variances: np.ndarray, fraction: float) -> None:
+    spectrum = Spectrum(variances, np.eye(len(variances)), float(variances.sum()))
+    edge = np.abs(np.cumsum(variances) / variances.sum() - fraction).min() < 1e-12  # there, rounding decides
+    if not edge:
+        assert count_components(spectrum, fraction, len(variances)) == min(scikit_learns_rule(variances, fraction), len(variances))
+
+
+def test_exact_ties_need_more_than_the_fraction() -> None:
+    spectrum = Spectrum(np.ones(4), np.eye(4), 4.0)
+    assert [count_components(spectrum, part, 4) for part in (0.2, 0.25, 0.3, 0.5, 0.75, 0.99)] == [1, 2, 2, 3, 4, 4]
+
+
+def test_numbers_are_taken_as_they_are() -> None:
+    spectrum = Spectrum(np.array([3.0, 0.0]), np.eye(2), 3.0)
+    assert count_components(spectrum, None, 2) == 2
+    assert count_components(spectrum, 1, 2) == 1
+    assert count_components(spectrum, 0.999999, 2) == 1
+    assert count_components(Spectrum(np.zeros(2), np.eye(2), 0.0), 0.5, 2) == 1
+
+
+# --- eigenpairs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d", [1, 2, 7, 40])
+def test_all_eigenpairs_are_numpys(d: int) -> None:
+    X = rows(100, d)
+    spectrum = eigenpairs(scatter_of(X), np.ones(d), d)
+    covariance = np.atleast_2d(np.cov(X.T))
+    np.testing.assert_allclose(spectrum.variances, np.linalg.eigvalsh(covariance)[::-1], rtol=1e-11)
+    np.testing.assert_allclose(covariance @ spectrum.vectors.T, spectrum.vectors.T * spectrum.variances, atol=1e-10 * spectrum.variances[0])
+    assert spectrum.trace == pytest.approx(covariance.trace(), rel=1e-13)
+
+
+def test_a_scale_divides_the_columns() -> None:
+    X = rows()
+    scatter = scatter_of(X)
+    scale = column_scales(scatter)
+    np.testing.assert_allclose(scale, X.std(axis=0), rtol=1e-12)
+    spectrum = eigenpairs(scatter, scale, 6)
+    np.testing.assert_allclose(spectrum.variances, np.linalg.eigvalsh(np.cov((X / scale).T))[::-1], rtol=1e-11)
+    np.testing.assert_array_equal(scatter.scatter, scatter_of(X).scatter)  # the sums are left alone
+
+
+def test_a_constant_column_has_scale_one() -> None:
+    assert column_scales(scatter_of(np.c_[rows(), np.full(200, 3.0)]))[-1] == 1
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_the_leading_eigenpairs_of_a_wide_matrix_are_numpys(k: int) -> None:
+    d = FULL_SPECTRUM_LIMIT + 50
+    assert kept_vectors(d, k) == k
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, d)) + rng.standard_normal((60, 5)) @ (rng.standard_normal((5, d)) * np.array([5, 4, 3, 2, 1])[:, None])
+    model = model_of(scatter_of(X), Options(k))
+    centred = X - X.mean(axis=0)
+    _, singular, vectors = np.linalg.svd(centred, full_matrices=False)
+    variances = singular**2 / 59
+    np.testing.assert_allclose(model.explained_variance, variances[:k], rtol=1e-10)
+    np.testing.assert_allclose(model.components, fix_signs(vectors[:k]), atol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio, variances[:k] / variances.sum(), rtol=1e-10)
+    np.testing.assert_allclose(model.noise_variance, variances[k:].sum() / (60 - k), rtol=1e-9)
+    assert model.total_variance == pytest.approx(variances.sum(), rel=1e-11)
+
+
+@pytest.mark.parametrize(("d", "n_components", "kept"), [(2000, 5, 2000), (2001, 5, 5), (2001, 1500, 2001), (2001, None, 2001), (2001, 0.9, 2001)])
+def test_only_few_of_a_wide_matrix_are_computed(d: int, n_components: Any, kept: int) -> None:
+    assert kept_vectors(d, n_components) == kept
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_sums_that_overflowed_are_refused(value: float) -> None:
+    scatter = scatter_of(rows())
+    scatter.scatter[2, 2] = value
+    with pytest.raises(DataError, match="overflow float64: rescale"):
+        eigenpairs(scatter, np.ones(6), 6)
+
+
+# --- the solver, on an in-memory loop ---------------------------------------------------------------------------
+
+
+class Loop:
+    """Runs passes over an array, and remembers their names."""
+
+    def __init__(self, X: np.ndarray) -> None:
+        self.X, self.passes = X, []
+
+    def __call__(self, name: str, statistic: Scatter) -> Scatter:
+        self.passes.append((name, statistic.precision))
+        for start in range(0, len(self.X), 50):
+            statistic.update(self.X[start : start + 50])
+        return statistic
+
+
+def test_one_pass_gives_the_model_and_its_sums() -> None:
+    run = Loop(rows())
+    model, scatter = solve(6, Options(3), run, precision="float64", repeat=True)
+    assert run.passes == [("scatter", "float64")]
+    assert scatter.count == model.n_samples == 200
+    np.testing.assert_allclose(model.explained_variance, np.linalg.eigvalsh(np.cov(rows().T))[::-1][:3], rtol=1e-11)
+
+
+@pytest.mark.parametrize(("repeat", "passes"), [(True, 2), (False, 1)])
+def test_a_steep_spectrum_is_repeated_in_float64(repeat: bool, passes: int) -> None:
+    X = (np.random.default_rng(0).standard_normal((500, 3)) * [1000, 1, 0.1]).astype(np.float32)
+    run = Loop(X)
+    model, _ = solve(3, Options(), run, precision="float32", repeat=repeat)
+    assert run.passes == [("scatter", "float32"), ("scatter-float64", "float64")][:passes]
+    if repeat:
+        np.testing.assert_allclose(model.explained_variance, np.linalg.eigvalsh(np.cov(X.astype(float).T))[::-1], rtol=1e-8)
+
+
+@pytest.mark.parametrize("n_components", [None, 1, 3, 0.5])
+def test_noise_is_the_mean_of_the_rest(n_components: Any) -> None:
+    model = model_of(scatter_of(rows()), Options(n_components))
+    variances = np.linalg.eigvalsh(np.cov(rows().T))[::-1]
+    rest = variances[model.n_components :]
+    assert model.noise_variance == pytest.approx(rest.mean() if len(rest) else 0.0, rel=1e-11)
