@@ -37,7 +37,8 @@ def test_sizes_that_can_be_read(text: Any, n_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "GiB", "2 XiB", "-1GiB", "0", 0, -5, "0.1", "1.2.3", ".", "1e999", "nan", float("nan"), float("inf"), True, None, "1 2", "2GiB!"]
+    "text",
+    ["", "GiB", "2 XiB", "-1GiB", "0", 0, -5, "0.1", "1.2.3", ".", "1e999", "nan", float("nan"), float("inf"), True, None, "1 2", "2GiB!"],
 )
 def test_sizes_that_cannot(text: Any) -> None:
     with pytest.raises(UsageError) as caught:
@@ -47,7 +48,15 @@ def test_sizes_that_cannot(text: Any) -> None:
 
 @pytest.mark.parametrize(
     ("n_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (KIB, "1.0 KiB"), (MIB, "1.0 MiB"), (1.5 * GIB, "1.50 GiB"), (2**40, "1.00 TiB"), (3 * 2**50, "3.00 PiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (KIB, "1.0 KiB"),
+        (MIB, "1.0 MiB"),
+        (1.5 * GIB, "1.50 GiB"),
+        (2**40, "1.00 TiB"),
+        (3 * 2**50, "3.00 PiB"),
+    ],
 )
 def test_bytes_for_people(n_bytes: float, text: str) -> None:
     assert format_bytes(n_bytes) == text

@@ -19,7 +19,7 @@ from distributed.scheduler import KilledWorker
 
 from streampca.blocks import Partition
 from streampca.engine.parts import Parts
-from streampca.engine.process import enter_pass, leave_pass
+from streampca.engine.process import enter_pass, in_pass, leave_pass
 from streampca.engine.scheduler import Compute, Write
 from streampca.engine.tasks import Array, BlockRows, fold_shard, work_through
 from streampca.errors import InterruptedRunError
@@ -51,8 +51,7 @@ class Cluster:
     def fold(self, statistic: Statistic, source: Source, partition: Partition, observer: Observer) -> Statistic:
         """Submit groups of shards, a bounded number ahead, and merge the groups here in order."""
         total: Any = None
-        with self._pass():
-            job = self._share(partial(_fold, statistic.blueprint()), source)
+        with self._pass(), self._shared(partial(_fold, statistic.blueprint()), source) as job:
             for group, rows in self._ahead(partition, partial(self._submit_group, job, source, partition)):
                 state = group.result()
                 if total is None:
@@ -66,8 +65,7 @@ class Cluster:
     def each(self, compute: Compute, write: Write, anywhere: bool, source: Source, partition: Partition, observer: Observer) -> None:
         """Compute on the workers; write there if any process may, else here, in order."""
         function: Callable[..., Any] = partial(_write, compute, write) if anywhere else partial(_compute, compute)
-        with self._pass():
-            job = self._share(function, source)
+        with self._pass(), self._shared(function, source) as job:
             for futures, rows in self._ahead(partition, lambda shards: [self._submit(job, source, partition, shard) for shard in shards]):
                 while futures:
                     for start, block in futures.pop(0).result() or ():
@@ -88,9 +86,17 @@ class Cluster:
                 pending.append(submit(groups[index + len(pending)]))
             yield pending.popleft(), group[-1][1] - group[0][0]
 
-    def _share(self, function: Callable[..., Any], source: Source) -> Any:
-        """Put what all tasks need on the cluster once; a lost copy is made again, unlike scattered data."""
-        return self.client.submit(_same, (function, None if _is_lazy(source) else source), pure=False, retries=RETRIES)
+    @contextmanager
+    def _shared(self, function: Callable[..., Any], source: Source) -> Iterator[Any]:
+        """Put what all tasks need on the cluster once; a lost copy is made again, unlike scattered data.
+
+        It is taken back even if the traceback of an error still refers to it.
+        """
+        job = self.client.submit(_same, (function, None if _is_lazy(source) else source), pure=False, retries=RETRIES)
+        try:
+            yield job
+        finally:
+            job.release()
 
     def _submit_group(self, job: Any, source: Source, partition: Partition, shards: Shards) -> Any:
         group = None
@@ -109,12 +115,16 @@ class Cluster:
 
     @contextmanager
     def _pass(self) -> Iterator[None]:
-        """Hold every worker, also one that joins later, at one BLAS thread; say what it means when the cluster is lost."""
+        """Hold every worker, also one that joins later, and this process, which merges, at one BLAS thread.
+
+        Say what it means when the cluster is lost.
+        """
         plugin = InPass()
         try:
             self.client.register_plugin(plugin)
             try:
-                yield
+                with in_pass():
+                    yield
             finally:
                 if self.client.status == "running":
                     self.client.unregister_worker_plugin(plugin.name)

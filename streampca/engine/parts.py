@@ -8,6 +8,7 @@ import numpy as np
 
 from streampca.blocks import Segment
 from streampca.sources.base import Array, Source, SourceInfo
+from streampca.sources.in_memory import without_mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +22,12 @@ class Parts(Source):
     @property
     def info(self) -> SourceInfo:
         """Facts, with row numbers of the whole source."""
-        first = np.asarray(self.parts[0])
-        stop = self.blocks[-1][1]
-        return SourceInfo(stop, first.shape[1], first.dtype, (Segment(0, stop),), 0, "", self.names, in_memory=True)
+        first, stop = self.parts[0], self.blocks[-1][1]
+        dtype = np.dtype(first.dtype).newbyteorder("=")
+        return SourceInfo(stop, first.shape[1], dtype, (Segment(0, stop),), 0, "", self.names, in_memory=True)
 
     def _read(self, start: int, stop: int, out: Array | None) -> Array:
-        return np.asarray(self.parts[self.blocks.index((start, stop))])
+        part = self.parts[self.blocks.index((start, stop))]
+        if not isinstance(part, np.ndarray) and hasattr(part, "todense"):
+            part = part.todense()
+        return without_mask(part).astype(self.info.dtype, copy=False)

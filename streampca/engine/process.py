@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import OpenBLASController, threadpool_limits
 
 _lock = threading.Lock()
 _passes = 0
@@ -26,7 +26,8 @@ def enter_pass() -> None:
     global _passes, _limits
     with _lock:
         if _passes == 0:
-            _limits = threadpool_limits(limits=1)
+            _take_control_of_openblas()
+            _limits = threadpool_limits(limits=1, user_api="blas")  # OpenMP's limit would be this thread's only
         _passes += 1
 
 
@@ -38,8 +39,17 @@ def leave_pass() -> None:
         if _passes == 0:
             _idle.clear()
             if _limits is not None:
+                _take_control_of_openblas()
                 _limits.restore_original_limits()
                 _limits = None
+                _take_control_of_openblas()
+
+
+def _take_control_of_openblas() -> None:
+    """Let any thread set the limit: newer versions of threadpoolctl ignore all but the thread that set it first."""
+    release = getattr(OpenBLASController, "clear_controlling_thread", None)
+    if release is not None:
+        release(force=True)
 
 
 @contextmanager

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import Condition
 from typing import Any
 
 from dask.base import compute as dask_compute
 from dask.delayed import delayed
+from dask.local import get_sync
+from dask.threaded import get
 
 from streampca.blocks import Partition
 from streampca.engine.process import in_pass
 from streampca.engine.scheduler import Compute, Write
 from streampca.engine.tasks import fold_shard, work_through
+from streampca.errors import InterruptedRunError
 from streampca.events import Observer
 from streampca.sources.base import Source
 from streampca.statistics.base import Statistic
@@ -34,56 +39,112 @@ class Threads:
 
     def fold(self, statistic: Statistic, source: Source, partition: Partition, observer: Observer) -> Statistic:
         """Run waves of shards as Dask graphs whose own edges bound the number of live states."""
-        fold = delayed(partial(_fold, statistic.blueprint(), source, partition, observer), pure=False)
+        watch = _Watch(observer)
+        fold = delayed(partial(_fold, statistic.blueprint(), source, partition, watch), pure=False)
         shards = partition.shards()
         wave = _WAVE_GROUPS * partition.group
-        total: Any = None
+        total: _Held | None = None
         for start in range(0, len(shards), wave):
-            (total,) = self._compute([self._graph(fold, total, shards[start : start + wave], partition.group)])
-        return statistic.fresh() if total is None else total
+            (total,) = self._compute([self._graph(fold, total, shards[start : start + wave], partition.group)], watch)
+        return statistic.fresh() if total is None else total.take()
 
     def each(self, compute: Compute, write: Write, anywhere: bool, source: Source, partition: Partition, observer: Observer) -> None:
         """Run every shard as one task that reads, computes and writes its blocks."""
-        task = delayed(partial(_write, compute, write, source, partition, observer), pure=False)
-        self._compute([task(shard) for shard in partition.shards()])
+        watch = _Watch(observer)
+        task = delayed(partial(_write, compute, write, source, partition, watch), pure=False)
+        self._compute([task(shard) for shard in partition.shards()], watch)
 
-    def _compute(self, tasks: list[Any]) -> Any:
-        scheduler = "threads" if self.workers > 1 else "synchronous"
-        with in_pass():
+    def _compute(self, tasks: list[Any], watch: _Watch) -> Any:
+        scheduler = get if self.workers > 1 else get_sync  # by name, Dask would import its distributed scheduler first
+        with in_pass(), watch:
             return dask_compute(*tasks, scheduler=scheduler, num_workers=self.workers)
 
     def _graph(self, fold: Any, total: Any, shards: list[tuple[int, int]], size: int) -> Any:
         """Return the graph that adds the shards to the total: within groups in order, then group by group.
 
-        A shard waits until the one ``workers + 1`` places before it has been merged: back-pressure without a barrier.
+        A shard waits until the one ``workers + 1`` places before it has been merged, and all before that, and the last of a
+        group with its group: back-pressure without a barrier.
         """
         merge, done = delayed(_merge_into, pure=False), delayed(_done, pure=False)
-        merged: deque[Any] = deque(maxlen=self.workers + 1)
+        merged: deque[Any] = deque([None] * (self.workers + 1), maxlen=self.workers + 1)
         for begin in range(0, len(shards), size):
             group = None
             for shard in shards[begin : begin + size]:
-                state = fold(shard, merged[0] if len(merged) == merged.maxlen else None)
+                state = fold(shard, merged[0])
                 group = state if group is None else merge(group, state)
-                merged.append(done(group))
+                merged.append(done(group, merged[-1]))
             total = group if total is None else merge(total, group)
+            merged[-1] = done(total, merged[-1])
         return total
 
 
+class _Held:
+    """A state on its way from task to task: who takes it is its only owner, whatever Dask's threads still refer to."""
+
+    def __init__(self, state: Statistic) -> None:
+        self._state: Any = state
+
+    def take(self) -> Any:
+        state, self._state = self._state, None
+        return state
+
+
+class _Watch(Observer):
+    """Tells the observer what tasks tell; when one has failed, stops the others, for which Dask does not wait."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._running, self._failed = 0, False
+        self._changed = Condition()
+
+    def advanced(self, rows: int, n_bytes: int) -> None:
+        self._observer.advanced(rows, n_bytes)
+
+    def stop_requested(self) -> bool:
+        return self._failed or self._observer.stop_requested()
+
+    @contextmanager
+    def task(self) -> Iterator[None]:
+        """Be a running task within the block."""
+        with self._changed:
+            if self._failed:
+                raise InterruptedRunError("stopped because another task has failed")
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def __enter__(self) -> None:
+        """Begin a Dask graph."""
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """After a failure, wait until the other tasks have come to the end of their blocks."""
+        with self._changed:
+            self._failed = kind is not None
+            self._changed.wait_for(lambda: not self._failed or self._running == 0)
+
+
 def _fold(
-    blueprint: Callable[[], Statistic], source: Source, partition: Partition, observer: Observer, shard: tuple[int, int], after: None
-) -> Statistic:
-    return fold_shard(blueprint, source, partition.blocks(*shard), observer)
+    blueprint: Callable[[], Statistic], source: Source, partition: Partition, watch: _Watch, shard: tuple[int, int], after: None
+) -> _Held:
+    with watch.task():
+        return _Held(fold_shard(blueprint, source, partition.blocks(*shard), watch))
 
 
-def _write(compute: Compute, write: Write, source: Source, partition: Partition, observer: Observer, shard: tuple[int, int]) -> None:
-    work_through(source, partition.blocks(*shard), lambda start, block: write(start, compute(block)), observer)
+def _write(compute: Compute, write: Write, source: Source, partition: Partition, watch: _Watch, shard: tuple[int, int]) -> None:
+    with watch.task():
+        work_through(source, partition.blocks(*shard), lambda start, block: write(start, compute(block)), watch)
 
 
-def _merge_into(first: Statistic, second: Statistic) -> Statistic:
+def _merge_into(first: _Held, second: _Held) -> _Held:
     """Merge in place: within one process each state is consumed once."""
-    first.merge(second)
-    return first
+    state = first.take()
+    state.merge(second.take())
+    return _Held(state)
 
 
-def _done(state: Statistic) -> None:
+def _done(state: _Held, before: None) -> None:
     """Stand for 'this has been merged' without holding the state."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from streampca.engine import Scheduler, choose_scheduler, connect
-from streampca.errors import DataError, UsageError
+from streampca.errors import DataError, InterruptedRunError, UsageError
 from streampca.estimators import PCA, load
 from streampca.events import Observer
 from streampca.jobs.config import METHODS, InputConfig, JobConfig, OutputConfig, SchedulerConfig
@@ -113,11 +114,23 @@ def scheduler_of(config: SchedulerConfig) -> Iterator[Scheduler]:
     if not (address or config.file):
         yield choose_scheduler(workers=config.workers)
         return
-    client = connect(address, config.file)
+    client = connect(address or _address_in(str(config.file)))
     try:
         yield choose_scheduler(client)
     finally:
         client.close()
+
+
+def _address_in(file: str) -> str:
+    """Return the address in a scheduler file. Dask itself would wait for ever for one that is not there."""
+    try:
+        return str(json.loads(Path(file).read_text())["address"])
+    except OSError as error:
+        message = f"no Dask scheduler answers at {file} ({error.strerror}): is it running, and reachable from here?"
+        raise InterruptedRunError(message) from None
+    except (ValueError, KeyError, TypeError) as error:
+        message = f"{file} is not the scheduler file of a Dask cluster ({error!r}): give what 'dask scheduler --scheduler-file' wrote"
+        raise UsageError(message) from None
 
 
 def _estimator(config: JobConfig) -> PCA:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -38,7 +38,7 @@ def plan_covariance(info: SourceInfo, request: Request, *, budget: int, workers:
         if _peak(stages) <= budget:
             break
     else:
-        raise MemoryBudgetError(_refusal(info, stages, budget))
+        raise MemoryBudgetError(_refusal(info, stages, budget, _columns_that_fit(info, request, precision, budget, baseline)))
     partition = Partition(info.segments, block_rows, shard_rows(info, block_rows))
     n_shards = len(partition.shards())
     count = _affordable(info, request, precision, block_rows, min(workers, n_shards), baseline, budget)
@@ -124,16 +124,29 @@ def _reasons(info: SourceInfo, request: Request, precision: Precision, block_row
     return tuple(reasons)
 
 
-def _refusal(info: SourceInfo, stages: tuple[PassPlan, ...], budget: int) -> str:
+def _columns_that_fit(info: SourceInfo, request: Request, precision: Precision, budget: int, baseline: int) -> int:
+    """Return the largest number of columns, fewer than there are, that the budget holds; 0 if not even one."""
+    fits, too_many = 0, info.n_features
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        narrow = replace(info, n_features=middle)
+        lowest = list(block_choices(narrow))[-1]
+        if _peak(_stages(narrow, request, precision, lowest, 1, baseline)) <= budget:
+            fits = middle
+        else:
+            too_many = middle
+    return fits
+
+
+def _refusal(info: SourceInfo, stages: tuple[PassPlan, ...], budget: int, columns: int) -> str:
     """Say which stage does not fit, its bytes, and what would."""
     worst = max(stages, key=lambda stage: stage.peak_memory)
     parts = ", ".join(f"{name} {format_bytes(n_bytes)}" for name, n_bytes in worst.memory.items())
     enough = math.ceil(worst.peak_memory / MIB)
-    room = budget - worst.memory["process"]
     message = (
         f"a memory budget of {format_bytes(budget)} cannot hold stage '{worst.name}' of {info.n_rows:,} x {info.n_features:,} data: "
         f"it needs at least {format_bytes(worst.peak_memory)} ({parts}). Give a memory of {enough}MiB or more"
     )
-    if room <= 0:
+    if budget <= worst.memory["process"]:
         return message + "; the process alone, with its libraries, takes more than this budget"
-    return message + f", or select at most about {int(math.sqrt(room / 48)):,} columns"
+    return message + (f", or select at most about {columns:,} columns" if columns else "")

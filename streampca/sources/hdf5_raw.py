@@ -6,7 +6,7 @@ decided once, when it is opened; anything unusual (a filter unknown here, a user
 
 from __future__ import annotations
 
-import itertools
+import ctypes
 import math
 import os
 import weakref
@@ -15,118 +15,94 @@ from typing import Any
 import h5py
 import numpy as np
 from h5py import h5t, h5z
+from h5py._hl.base import phil  # h5py's lock
 
-from streampca.errors import CorruptDataError
+from streampca.errors import ChangedDataError
 from streampca.sources.base import Array
-from streampca.sources.filters import OversizedError, Pipeline, make_pipeline
+from streampca.sources.filters import Bytes, Pipeline, c_function, make_pipeline
+from streampca.sources.raw_chunks import Place, RawChunks, read_exactly
 from streampca.sources.stored import Cells
 
 _LARGEST_INDEX = 2**20  # chunks; 20 bytes of memory each
 _UNALLOCATED = -1
+_NO_FILTERS = -1  # a mask with every bit set
+_PARTIAL_CHUNKS_UNFILTERED = 2  # H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS
+_MOST_GROWTH, _MOST_HEADERS = 4, 65536  # padding of b2nd's blocks; a stored chunk beyond that is not believed
 
 
-class RawDataset:
+class RawDataset(RawChunks):
     """A dataset whose chunks (or contiguous bytes) are read from the file itself."""
 
-    def __init__(self, dataset: h5py.Dataset, path: str, pipeline: Pipeline) -> None:
-        self._dataset, self._pipeline = dataset, pipeline
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, dataset: h5py.Dataset, path: str, pipeline: Pipeline, whole_edges: bool = True) -> None:
+        super().__init__(dataset.shape, dataset.chunks or (), np.dtype(dataset.dtype.str), dataset.fillvalue)
+        self._dataset, self._pipeline, self._whole_edges = dataset, pipeline, whole_edges
+        self._file = _open_same(dataset.file, path)
         weakref.finalize(self, os.close, self._file)
-        self._stored = np.dtype(dataset.dtype.str)
-        self._shape: tuple[int, ...] = dataset.shape
-        self._chunks: tuple[int, ...] | None = dataset.chunks
-        self._fill_value = dataset.fillvalue
-        if self._chunks is None:
-            self._offset = int(dataset.id.get_offset())
-        else:
+        self._file_bytes = os.fstat(self._file).st_size
+        if self._chunks:
             self._grid = tuple(-(-n // c) for n, c in zip(self._shape, self._chunks, strict=True))
             self._index = _chunk_index(dataset, self._grid, self._chunks)
+        else:
+            self._offset = int(dataset.id.get_offset())
 
     def fill(self, cells: Cells, out: Array) -> None:
         """Fill ``out`` (native, of the selection's shape) with stored cells."""
-        if self._chunks is None:
+        if self._chunks:
+            super().fill(cells, out)
+        else:
             self._fill_contiguous(cells, out)
-            return
-        ranges = [range(cell.start // c, -(-cell.stop // c)) for cell, c in zip(cells, self._chunks, strict=True)]
-        for place in itertools.product(*ranges):
-            self._fill_from_chunk(place, cells, out)
 
     def _fill_contiguous(self, cells: Cells, out: Array) -> None:
         """Read whole rows; a byte order other than the machine's is turned in place."""
         row_bytes = self._shape[1] * self._stored.itemsize
         view = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-        self._read_exactly(self._offset + cells[0].start * row_bytes, view)
+        read_exactly(self._file, self._offset + cells[0].start * row_bytes, view)
         if not self._stored.isnative:
             view.byteswap(inplace=True)
         if view is not out:
             out[...] = view
 
-    def _fill_from_chunk(self, place: tuple[int, ...], cells: Cells, out: Array) -> None:
-        chunks = self._chunks or ()
-        starts = [p * c for p, c in zip(place, chunks, strict=True)]
-        source, target = [], []
-        for start, chunk, n, cell in zip(starts, chunks, self._shape, cells, strict=True):
-            low, high = max(start, cell.start), min(start + chunk, n, cell.stop)
-            source.append(slice(low - start, high - start))
-            target.append(slice(low - cell.start, high - cell.start))
-        destination = out[tuple(target)]
+    def _load(self, place: Place, flat: Bytes) -> bool:
         offset, size, mask = self._locate(place)
         if offset == _UNALLOCATED:
-            destination[...] = self._fill_value
-            return
-        direct = destination.shape == chunks and destination.flags.c_contiguous and self._stored.isnative
-        chunk_array = destination if direct else np.empty(chunks, self._stored)
-        try:
-            self._decode(offset, size, mask, chunk_array)
-        except OversizedError as error:
-            raise self._damaged(starts, error) from error
-        except Exception as error:  # whatever a decoder says, HDF5 has the last word
-            self._ask_hdf5(starts, cells, source, target, out, error)
-            return
-        if not direct:
-            destination[...] = chunk_array[tuple(source)]
+            return False
+        self._decode(offset, size, mask, flat)
+        return True
 
-    def _decode(self, offset: int, size: int, mask: int, chunk_array: Array) -> None:
+    def _decode(self, offset: int, size: int, mask: int, flat: Bytes) -> None:
         """Fill a whole chunk from its stored bytes."""
-        flat = chunk_array.reshape(-1).view(np.uint8)
+        if size > self._file_bytes - offset:
+            raise ValueError(f"its {size} bytes at offset {offset} go past the end of the file ({self._file_bytes} bytes)")
+        if size > _MOST_GROWTH * len(flat) + _MOST_HEADERS:
+            raise ValueError(f"it is stored in {size} bytes, but has only {len(flat)}")
         if not self._pipeline.steps and size == len(flat):
-            self._read_exactly(offset, flat)
-            return
-        raw = os.pread(self._file, size, offset)
-        if len(raw) != size:
-            raise ValueError(f"the file ends after {len(raw)} of its {size} bytes")
-        self._pipeline.decode(raw, mask, flat)
+            read_exactly(self._file, offset, flat)
+        else:
+            self._pipeline.decode(os.pread(self._file, size, offset), mask, flat)
 
-    def _ask_hdf5(self, starts: list[int], cells: Cells, source: list[slice], target: list[slice], out: Array, reason: Exception) -> None:
-        """Let h5py read one chunk that could not be decoded here (edge chunks may be stored unfiltered)."""
-        selection = tuple(slice(start + part.start, start + part.stop) for start, part in zip(starts, source, strict=True))
-        try:
-            out[tuple(target)] = self._dataset[selection]
-        except (OSError, RuntimeError, ValueError) as error:
-            raise self._damaged(starts, reason) from error
-
-    def _damaged(self, starts: list[int], reason: Exception) -> CorruptDataError:
-        name = f"{self._dataset.file.filename}::{self._dataset.name}"
-        where = ", ".join(map(str, starts))
-        return CorruptDataError(f"{name}: the chunk at ({where}) cannot be decoded: {reason}. The file is damaged; restore or rewrite it")
-
-    def _locate(self, place: tuple[int, ...]) -> tuple[int, int, int]:
+    def _locate(self, place: Place) -> tuple[int, int, int]:
         """Return offset, size and filter mask of a chunk."""
+        offset, size, mask = self._look_up(place)
+        whole = self._whole_edges or all((p + 1) * c <= n for p, c, n in zip(place, self._chunks, self._shape, strict=True))
+        return offset, size, mask if whole else _NO_FILTERS
+
+    def _look_up(self, place: Place) -> tuple[int, int, int]:
         if self._index is not None:
             position = int(np.ravel_multi_index(place, self._grid))
             offsets, sizes, masks = self._index
             return int(offsets[position]), int(sizes[position]), int(masks[position])
-        coordinates = tuple(p * c for p, c in zip(place, self._chunks or (), strict=True))
+        coordinates = tuple(p * c for p, c in zip(place, self._chunks, strict=True))
         info = self._dataset.id.get_chunk_info_by_coord(coordinates)
         return (_UNALLOCATED, 0, 0) if info.byte_offset is None else (int(info.byte_offset), int(info.size), int(info.filter_mask))
 
-    def _read_exactly(self, offset: int, out: Array) -> None:
-        view = out.reshape(-1).view(np.uint8).data
-        while len(view):
-            done = os.preadv(self._file, [view], offset)
-            if done == 0:
-                raise ValueError(f"the file ends {len(view)} bytes too early")
-            view, offset = view[done:], offset + done
+
+def _open_same(file: h5py.File, path: str) -> int:
+    """Open the file that h5py has open, which may have been replaced in the meantime."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if not os.path.sameopenfile(descriptor, file.id.get_vfd_handle()):
+        os.close(descriptor)
+        raise ChangedDataError(f"{path} was replaced while it was being opened: run again when nothing writes to it")
+    return descriptor
 
 
 def open_raw(dataset: h5py.Dataset, path: str, filters: list[Any]) -> tuple[RawDataset | None, str]:
@@ -143,9 +119,21 @@ def open_raw(dataset: h5py.Dataset, path: str, filters: list[Any]) -> tuple[RawD
         return RawDataset(dataset, path, Pipeline(())), "direct: contiguous bytes"
     chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
     pipeline = make_pipeline([(code, options) for code, _, options, _ in filters], chunk_bytes, h5z.__file__)
-    if pipeline is None:
+    whole_edges = _filters_edges(dataset) if filters else True
+    if pipeline is None or whole_edges is None:
         return None, "h5py: a filter that is not decoded outside HDF5"
-    return RawDataset(dataset, path, pipeline), "direct: raw chunks, " + (" + ".join(pipeline.names) or "no filter")
+    return RawDataset(dataset, path, pipeline, whole_edges), "direct: raw chunks, " + (" + ".join(pipeline.names) or "no filter")
+
+
+def _filters_edges(dataset: h5py.Dataset) -> bool | None:
+    """Return whether chunks at the edges pass the filters too (H5Pset_chunk_opts), or None if HDF5 does not tell."""
+    get_options = c_function(h5z.__file__, "H5Pget_chunk_opts", ctypes.c_int, ctypes.c_int64, ctypes.POINTER(ctypes.c_uint))
+    if get_options is None:
+        return None
+    options, properties = ctypes.c_uint(0), dataset.id.get_create_plist()  # closed when the last reference goes
+    with phil:
+        failed = get_options(properties.id, ctypes.byref(options)) < 0
+    return None if failed else not options.value & _PARTIAL_CHUNKS_UNFILTERED
 
 
 def _plain_type(dataset: h5py.Dataset) -> bool:

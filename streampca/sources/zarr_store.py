@@ -27,7 +27,9 @@ from streampca.sources.base import Array, SourceInfo, digest
 from streampca.sources.choose import Candidate, no_such_dataset, only_table
 from streampca.sources.handles import HandleCache
 from streampca.sources.names import NAME_KEYS, as_names, sibling_keys
+from streampca.sources.raw_chunks import RawChunks
 from streampca.sources.stored import STAGING, Cells, StoredSource, Table, stored_table
+from streampca.sources.zarr_raw import open_raw
 
 SMALL_SHARD = 4 * MIB
 _MOST_LOOKED_AT = 4096  # files or folders, of an array that may have millions
@@ -39,6 +41,8 @@ class Handle(NamedTuple):
 
     store: Any
     array: Any
+    raw: RawChunks | None = None  # reads without zarr's event loop, where it can
+    reader: str = ""  # which of the two, and why
 
 
 _HANDLES: HandleCache[Handle] = HandleCache()
@@ -62,7 +66,8 @@ class ZarrSource(StoredSource):
 
     def details(self) -> dict[str, Any]:
         """Return storage facts."""
-        return _details(self._handle().array, self.info, self.key)
+        handle = self._handle()
+        return {**_details(handle.array, self.info, self.key), "reader": handle.reader}
 
     def release(self) -> None:
         """Close the store in this process."""
@@ -74,8 +79,11 @@ class ZarrSource(StoredSource):
     def _fill(self, cells: Cells, out: Array) -> None:
         handle = self._handle()
         try:
-            handle.array.get_basic_selection(cells, out=NDBuffer.from_numpy_array(out))
-        except MemoryError:
+            if handle.raw is not None:
+                handle.raw.fill(cells, out)
+            else:
+                handle.array.get_basic_selection(cells, out=NDBuffer.from_numpy_array(out))
+        except (MemoryError, StreamPCAError):
             raise
         except Exception as error:  # each codec has its own
             raise self.undecodable(cells, error) from error
@@ -92,7 +100,8 @@ class ZarrSource(StoredSource):
                 f"{self.info.description} changed: it was {self.table.shape} {self.table.dtype} when it was opened, "
                 f"now it is {shape} {handle.array.dtype}: run again when nothing writes to it"
             )
-        return handle
+        raw, reader = open_raw(handle.array, _local_folder(self.uri, self.key))
+        return handle._replace(raw=raw, reader=reader)
 
 
 def open_zarr(uri: str, dataset: str | None = None, samples_axis: int = 0) -> ZarrSource:
@@ -205,6 +214,7 @@ def _describe(handle: Handle, uri: str, key: str, table: Table, where: str) -> S
     at_once = int(zarr.config.get("async.concurrency")) * table.chunk_bytes
     in_flight = max(table.chunk_bytes, min(STAGING, at_once))
     staging = table.staging_bytes if table.samples_axis else 0
+    direct = open_raw(handle.array, _local_folder(uri, key))[0] is not None  # else, measured: what zarr's threads keep, encoded and decoded
     return SourceInfo(
         n_rows=table.n_rows,
         n_features=table.n_features,
@@ -213,7 +223,7 @@ def _describe(handle: Handle, uri: str, key: str, table: Table, where: str) -> S
         bytes_stored=_bytes_stored(handle.array, uri, key),
         fingerprint=_fingerprint(handle.array, uri, key, table.samples_axis),
         feature_names=_feature_names(handle, uri, key, table),
-        read_scratch=5 * in_flight + staging,  # measured: encoded, decoded, and what the arenas of zarr's threads keep
+        read_scratch=(3 * table.chunk_bytes if direct else 5 * in_flight) + staging,
         chunk_features=table.chunk_features,
         description=where,
     )

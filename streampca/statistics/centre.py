@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.statistics.base import Array, Floats
 
-_SAMPLED_ROWS = 256
+_SAMPLED_ROWS = 128
+_FAR = 64.0  # standard deviations from zero: farther, float32 keeps too little of the odd fraction beside the mean
+_MANY_REPEATS = 0.875  # of a sample's rows: some 32 distinct values
+_ODD = 0.0381966  # of the standard deviation: small, and a fraction of no likely grid
 
 
 @dataclass
@@ -69,27 +74,73 @@ class Centre:
 
 
 def sample_of(block: Array) -> Floats:
-    """Return at most 256 rows spread over a block, in C order: the same order of sums, hence bits, for any layout."""
+    """Return at most 128 rows spread over a block, in C order: the same order of sums, hence bits, for any layout."""
     step = -(-len(block) // _SAMPLED_ROWS)
     return block[::step].astype(np.float64, order="C")
 
 
 def pivot_of(block: Array) -> Floats:
-    """Return a point near the mean of a block: the mean of at most 256 of its rows, rounded to a coarse dyadic grid.
+    """Return a point near the mean of a block: the mean of at most 128 of its rows; the value itself of a constant column.
 
-    With a share f of the rows sampled it is within ``sigma / sqrt(f)`` of the block's mean whatever the order of
-    the rows. The grid (about one standard deviation) keeps counts, flags and quantised values on short mantissas, so that
-    their products in float32 are exact instead of all being rounded the same way. Constant columns get their value.
+    With a share f of the rows sampled it is within ``sigma / sqrt(f)`` of the block's mean whatever the order of the rows.
+    """
+    return _mean_and_deviations(sample_of(block))[0]
+
+
+class Shift(NamedTuple):
+    """What is subtracted from float32 rows, in two steps: a point near the mean, and a small rest that float32 could not add to it."""
+
+    pivot: NDArray[np.float32]
+    rest: NDArray[np.float32]
+
+    @property
+    def exact(self) -> Floats:
+        """The sum of both."""
+        return self.pivot.astype(np.float64) + self.rest
+
+
+def float32_shift(block: Array) -> Shift:
+    """Return a shift under which float32 products of a block are exact, or rounded at random.
+
+    Counts, flags and quantised values lie on a grid. If eight bits hold them (about the mean, rounded to a power of two near the
+    standard deviation), their products are exact. If not, products of grid points are rounded with a bias (squares are 0 or
+    1 modulo 4: sums were off by 2e-6); a shift off any grid, by an odd fraction of the standard deviation, takes the bias away.
     """
     sample = sample_of(block)
+    mean, deviations = _mean_and_deviations(sample.copy())
+    spread = (deviations > 0) & np.isfinite(deviations)
+    step = np.ldexp(1.0, np.frexp(np.where(spread, deviations, 1.0))[1] - 1)
+    rounded = np.where(spread, np.rint(mean / step) * step, mean)
+    sample -= rounded
+    fine = spread & _needs_more_bits(sample) | ~np.isfinite(rounded)
+    rest = np.where(fine & spread, _ODD * deviations, 0.0)
+    far = np.abs(mean) > _FAR * deviations
+    pivot = np.where(fine, np.where(far, mean, mean + rest), rounded)
+    return Shift(pivot.astype(np.float32), np.where(far, rest, 0.0).astype(np.float32))
+
+
+def few_values(block: Array) -> bool:
+    """Return whether some column, not held by eight bits, has few distinct values: equal terms are rounded alike, with a bias."""
+    sample = sample_of(block)
+    by_column = np.ascontiguousarray(sample.T[_needs_more_bits(sample - sample[0])])
+    by_column.sort(axis=1)
+    repeats = (by_column[:, 1:] == by_column[:, :-1]).sum(axis=1)
+    return bool((repeats > _MANY_REPEATS * len(sample)).any())
+
+
+def _needs_more_bits(sample: Floats) -> NDArray[np.bool_]:
+    """Return the columns whose values are not all multiples of 1/256 of a power of two near the largest."""
+    unit = np.ldexp(1.0, np.frexp(np.abs(sample).max(axis=0))[1] - 8)
+    steps = sample / unit
+    more: NDArray[np.bool_] = (np.rint(steps) != steps).any(axis=0)
+    return more
+
+
+def _mean_and_deviations(sample: Floats) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation of each column, with no rounding for constant ones. Overwrites the sample."""
     first = sample[0].copy()
     sample -= first
     offset = sample.mean(axis=0)
-    mean: Floats = first + offset
     sample -= offset
-    deviation = np.sqrt(np.einsum("ij,ij->j", sample, sample) / len(sample))
-    spread = (deviation > 0) & np.isfinite(deviation)
-    exponent = np.frexp(np.where(spread, deviation, 1.0))[1]
-    grid = np.ldexp(1.0, exponent - 1)
-    rounded = np.rint(mean / grid) * grid
-    return np.where(spread & np.isfinite(rounded), rounded, mean)
+    deviations: Floats = np.sqrt(np.einsum("ij,ij->j", sample, sample) / len(sample))
+    return first + offset, deviations

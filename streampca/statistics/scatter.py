@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from streampca.statistics.base import Array, Floats, Statistic, refuse_nonfinite
-from streampca.statistics.centre import Centre, pivot_of, sample_of
+from streampca.statistics.centre import Centre, Shift, few_values, float32_shift, pivot_of
 
 Precision = Literal["float32", "float64"]
 
@@ -38,6 +38,7 @@ class Scatter(Statistic):
         self.centre = Centre.empty(n_features)
         self.scatter: Floats = np.zeros((n_features, n_features))
         self._buffers: tuple[Array, Array] | None = None  # shifted strip and its product, as bytes
+        self._few: bool | None = None  # whether a column repeats a few values, which float32 would round alike each time
 
     @property
     def tolerance(self) -> float:
@@ -65,50 +66,70 @@ class Scatter(Statistic):
     def update(self, block: Array) -> None:  # noqa: D102
         if len(block) == 0:
             return
+        sums = np.zeros(self.n_features)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            pivot: Array = pivot_of(block)
-            exactly = self.precision == "float32" and (not np.can_cast(block.dtype, np.float32) or _repeats_values(block, pivot))
-            add = self._add_strip_exactly if exactly else self._add_strip
-            pivot = pivot if exactly else pivot.astype(self.precision)
-            sums = np.zeros(self.n_features)
+            if self.precision == "float64":
+                pivot = pivot_of(block)
+                add = partial(self._add_strip, pivot)
+            elif self._suits_float32(block):
+                shift = float32_shift(block)
+                pivot = shift.exact
+                add = partial(self._add_strip_float32, shift)
+            else:
+                pivot = pivot_of(block)
+                add = partial(self._add_strip_exactly, pivot)
             for start in range(0, len(block), STRIP_ROWS):
-                add(block[start : start + STRIP_ROWS], pivot, sums)
+                sums += add(block[start : start + STRIP_ROWS])
             if not np.isfinite(sums).all():
                 refuse_nonfinite(block)
-        self._join(Centre(len(block), pivot.astype(np.float64), sums / len(block)))
+            self._join(Centre(len(block), pivot, sums / len(block)))
+
+    def _suits_float32(self, block: Array) -> bool:
+        """Return whether a block's products may be rounded to float32; the first block decides for all of a fold."""
+        if self._few is None:
+            self._few = few_values(block)
+        return np.can_cast(block.dtype, np.float32) and not self._few
 
     def _join(self, part: Centre) -> None:
         """Centre the part just added on its own mean, then join the two means."""
         within = part.offset * np.sqrt(part.count)
         between = self.centre.join(part)
-        _add_rank_one(self.scatter, within, -1)
-        _add_rank_one(self.scatter, between, +1)
+        _add_products(self.scatter, between, within)
 
-    def _add_strip(self, strip: Array, pivot: Array, sums: Floats) -> None:
-        """Add the products of a shifted strip to the scatter and its column sums to ``sums``."""
+    def _add_strip(self, pivot: Floats, strip: Array) -> Array:
+        """Add the products of a shifted strip to the scatter; return its column sums."""
         shifted, product = self._views(len(strip), pivot.dtype)
         np.subtract(strip, pivot, out=shifted, dtype=shifted.dtype, casting="same_kind")
         np.dot(shifted.T, shifted, out=product)
-        if pivot.dtype == np.float32 and not _within_float32(product.diagonal(), shifted):
-            self._add_strip_exactly(strip, pivot, sums)
-            return
         self.scatter += product
-        sums += np.ones(len(strip), pivot.dtype) @ shifted
+        return np.ones(len(strip)) @ shifted
 
-    def _add_strip_exactly(self, strip: Array, pivot: Array, sums: Floats) -> None:
-        """Do in float64, within the same buffers, a strip that float32 cannot hold."""
-        n_features, step = self.n_features, STRIP_ROWS // 2
-        exact = pivot.astype(np.float64)
-        panel = max(n_features // 2, 1)
+    def _add_strip_float32(self, shift: Shift, strip: Array) -> Array:
+        """Do the same in float32; in float64 if the strip leaves the range of float32."""
+        shifted, product = self._views(len(strip), shift.pivot.dtype)
+        np.subtract(strip, shift.pivot, out=shifted, dtype=shifted.dtype, casting="same_kind")
+        if shift.rest.any():
+            shifted -= shift.rest
+        np.dot(shifted.T, shifted, out=product)
+        if not _within_float32(product.diagonal(), shifted):
+            return self._add_strip_exactly(shift.exact, strip)
+        self.scatter += product
+        return np.ones(len(strip), np.float32) @ shifted
+
+    def _add_strip_exactly(self, pivot: Floats, strip: Array) -> Array:
+        """Do the same in float64 within the buffers for float32: half the rows, half the product at a time."""
+        n_features, step, panel = self.n_features, STRIP_ROWS // 2, max(self.n_features // 2, 1)
+        sums = np.zeros(n_features)
         for start in range(0, len(strip), step):
             part = strip[start : start + step]
-            shifted, product = self._views(len(part), exact.dtype, panel)
-            np.subtract(part, exact, out=shifted, dtype=shifted.dtype, casting="same_kind")
+            shifted, product = self._views(len(part), pivot.dtype, panel)
+            np.subtract(part, pivot, out=shifted, dtype=shifted.dtype, casting="same_kind")
             for left in range(0, n_features, panel):
                 right = min(left + panel, n_features)
                 np.dot(shifted[:, left:right].T, shifted, out=product[: right - left])
                 self.scatter[left:right] += product[: right - left]
             sums += shifted.sum(axis=0)
+        return sums
 
     def _views(self, rows: int, dtype: np.dtype[Any], product_rows: int | None = None) -> tuple[Array, Array]:
         """Return the reused buffers as ``rows`` x d and ``product_rows`` x d arrays of a dtype."""
@@ -127,7 +148,7 @@ class Scatter(Statistic):
 
     def merge(self, other: Self) -> None:  # noqa: D102
         self.scatter += other.scatter
-        _add_rank_one(self.scatter, self.centre.join(other.centre), +1)
+        _add_products(self.scatter, self.centre.join(other.centre))
 
     def release(self) -> None:  # noqa: D102
         self._buffers = None
@@ -141,7 +162,7 @@ class Scatter(Statistic):
         scatter.precision = "float32" if int(arrays["precision"]) == 4 else "float64"
         scatter.centre = Centre.from_arrays(arrays)
         scatter.scatter = arrays["scatter"]
-        scatter._buffers = None
+        scatter._buffers = scatter._few = None
         return scatter
 
     @property
@@ -164,24 +185,6 @@ def workspace_bytes(n_features: int, precision: Precision) -> int:
     return buffers + 8 * n_features * (2 * 256 + 16) + 2 * _PANEL_BYTES
 
 
-def _repeats_values(block: Array, pivot: Floats) -> bool:
-    """Return whether some column repeats values that have more than eight bits, so that float32 sums of products are biased.
-
-    Squares of multiples of one unit are not rounded at random (modulo 4 they are 0 or 1): of integers with a standard deviation
-    of 300, or float32 with a mean 20,000 times that, sums over strips were off by 2e-6, all in the same direction.
-    Products of eight-bit numbers are exact.
-    """
-    sample = sample_of(block)
-    sample -= pivot
-    unit = np.ldexp(1.0, np.frexp(np.abs(sample).max(axis=0))[1] - 8)
-    fine = (sample % unit != 0).any(axis=0)
-    by_column = np.ascontiguousarray(sample.T[fine])
-    del sample
-    by_column.sort(axis=1)
-    repeats = (by_column[:, 1:] == by_column[:, :-1]).sum(axis=1)
-    return bool((repeats > 2).any())
-
-
 def _within_float32(squares: Array, shifted: Array) -> bool:
     """Return whether float32 products of a strip neither overflowed nor lost small columns to underflow."""
     if not (squares < _FLOAT32_HIGH).all():
@@ -190,14 +193,14 @@ def _within_float32(squares: Array, shifted: Array) -> bool:
     return not (small.any() and (small & shifted.any(axis=0)).any())
 
 
-def _add_rank_one(matrix: Floats, row: Floats, sign: int) -> None:
-    """Add ``sign * row^T row`` in place, a few rows of the matrix at a time, exactly symmetric."""
-    if not row.any():
+def _add_products(matrix: Floats, plus: Floats, minus: Floats | None = None) -> None:
+    """Add ``plus^T plus - minus^T minus`` of two rows in place, a few rows of the matrix at a time, exactly symmetric."""
+    if not plus.any() and (minus is None or not minus.any()):
         return
-    panel = max(_PANEL_BYTES // row.nbytes, 1)
-    for start in range(0, len(row), panel):
-        part = row[start : start + panel, None] * row
-        if sign > 0:
-            matrix[start : start + panel] += part
-        else:
-            matrix[start : start + panel] -= part
+    panel = max(_PANEL_BYTES // plus.nbytes, 1)
+    for start in range(0, len(plus), panel):
+        rows = slice(start, start + panel)
+        part = plus[rows, None] * plus
+        if minus is not None:
+            part -= minus[rows, None] * minus
+        matrix[rows] += part

@@ -11,9 +11,7 @@ from tests.planning.test_covariance_plan import BASELINE, facts
 
 
 @settings(deadline=None)
-@given(
-    st.integers(2, 10**8), st.integers(1, 3000), st.integers(1, 20_000), st.integers(1, 200), st.integers(180, 4000), st.integers(1, 16)
-)
+@given(st.integers(2, 10**8), st.integers(1, 3000), st.integers(1, 20_000), st.integers(1, 200), st.integers(180, 4000), st.integers(1, 16))
 def test_the_budget_is_kept(n_rows: int, n_features: int, chunk_rows: int, k: int, mebibytes: int, workers: int) -> None:
     info = facts(n_rows, n_features, chunk_rows=chunk_rows)
     assume(k <= n_features)

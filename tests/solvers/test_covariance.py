@@ -124,7 +124,9 @@ def test_the_leading_eigenpairs_of_a_wide_matrix_are_numpys(k: int) -> None:
     assert model.total_variance == pytest.approx(variances.sum(), rel=1e-11)
 
 
-@pytest.mark.parametrize(("d", "n_components", "kept"), [(2000, 5, 2000), (2001, 5, 5), (2001, 1500, 2001), (2001, None, 2001), (2001, 0.9, 2001)])
+@pytest.mark.parametrize(
+    ("d", "n_components", "kept"), [(2000, 5, 2000), (2001, 5, 5), (2001, 1500, 2001), (2001, None, 2001), (2001, 0.9, 2001)]
+)
 def test_only_few_of_a_wide_matrix_are_computed(d: int, n_components: Any, kept: int) -> None:
     assert kept_vectors(d, n_components) == kept
 
@@ -144,7 +146,8 @@ class Loop:
     """Runs passes over an array, and remembers their names."""
 
     def __init__(self, X: np.ndarray) -> None:
-        self.X, self.passes = X, []
+        self.X = X
+        self.passes: list[tuple[str, str]] = []
 
     def __call__(self, name: str, statistic: Scatter) -> Scatter:
         self.passes.append((name, statistic.precision))

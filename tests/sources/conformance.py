@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -153,6 +154,7 @@ class SourceTests:
         source = case.reopen()
         source.read(slice(0, 2))
         source.release()
+        time.sleep(0.02)  # file times tick every few milliseconds
         case.rewrite()
         assert case.reopen().info.fingerprint != source.info.fingerprint
         with pytest.raises(ChangedDataError, match="changed while"):

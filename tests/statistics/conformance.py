@@ -52,8 +52,9 @@ def numbers(dtype: Any, n_rows: int = 300, n_features: int = 5, seed: int = 0) -
     if dtype.kind == "b":
         return rows > 0
     if dtype.kind in "iu":
-        top = float(np.iinfo(dtype).max)
-        return (np.clip(rows / 16 + (0.5 if dtype.kind == "u" else 0), -0.9, 0.9) * min(top, 2.0**52)).clip(min=np.iinfo(dtype).min).astype(dtype)
+        limits = np.iinfo(dtype)
+        part = np.clip(rows / 16 + (0.5 if dtype.kind == "u" else 0), -0.9, 0.9)
+        return (part * min(float(limits.max), 2.0**52)).clip(min=limits.min).astype(dtype)
     return (rows + rng.normal(size=rows.shape) * 1e-3).astype(dtype)
 
 

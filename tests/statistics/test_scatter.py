@@ -101,12 +101,13 @@ class TestFloat32(ScatterTests):
     def test_repeated_values_leave_no_bias(self, kind: str) -> None:
         """Squares of multiples of a unit are rounded in one direction, which would not average out (2e-6 before)."""
         rng = np.random.default_rng(0)
-        rows = {
+        kinds: dict[str, Any] = {
             "int16": lambda: np.rint(rng.normal(size=(40_960, 8)) * 300).astype(np.int16),
             "mean 3e4": lambda: (rng.normal(size=(40_960, 8)) + 3e4).astype(np.float32),
             "mean 1e5": lambda: (rng.normal(size=(40_960, 8)) + 1e5).astype(np.float32),
             "two values": lambda: np.where(rng.random((40_960, 8)) < 0.3, 0.1, 0.7).astype(np.float32),
-        }[kind]()
+        }
+        rows = kinds[kind]()
         one, reference = (folded(make, *np.split(rows, 10)) for make in (self.make(8), Scatter(8)))
         np.testing.assert_allclose(spectrum(one.scatter), spectrum(reference.scatter), rtol=1e-7)
 

@@ -1,0 +1,77 @@
+"""What is measured on: a table of known size, stored in several formats in one folder, with its exact answer beside it.
+
+Imports nothing heavy: every measured process imports it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOCK_BYTES = 8 * 2**20  # of the floor's blocks
+CHUNK_BYTES = 2**20
+SUFFIXES = {"hdf5-none": ".h5", "hdf5-gzip": ".h5", "hdf5-blosc": ".h5", "zarr3-zstd": ".zarr", "zarr2-blosc": ".zarr"}
+FORMATS = tuple(SUFFIXES)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the tables are, and how many components are asked for."""
+
+    n_rows: int
+    n_features: int
+    k: int
+    growth: tuple[int, ...]  # rows of the tables of the growth case
+
+
+SIZES = {
+    "tiny": Size(3_000, 32, 5, (1_000, 2_000, 4_000)),  # for the tests
+    "small": Size(60_000, 128, 20, (30_000, 60_000, 120_000)),
+    "full": Size(1_000_000, 512, 20, (500_000, 1_000_000, 2_000_000)),
+}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A table of float32 rows. ``bits`` of each mantissa are kept: fewer compress better, as measured data does."""
+
+    root: str
+    n_rows: int
+    n_features: int
+    k: int
+    bits: int = 23
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root, f"{self.n_rows}x{self.n_features}-{self.bits}bit")
+
+    @property
+    def exact(self) -> Path:
+        return self.folder / f"exact-{self.k}.npz"
+
+    def path(self, name: str) -> Path:
+        """Return where the table lies in a format."""
+        return self.folder / f"{name}{SUFFIXES[name]}"
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 * self.n_features
+
+    @property
+    def chunk_rows(self) -> int:
+        return min(max(CHUNK_BYTES // self.row_bytes, 1), self.n_rows)
+
+    @property
+    def block_rows(self) -> int:
+        return min(max(BLOCK_BYTES // self.row_bytes, 1), self.n_rows)
+
+    def block_heights(self) -> list[int]:
+        """Return the rows of each block; the last one may be lower."""
+        return [min(self.block_rows, self.n_rows - start) for start in range(0, self.n_rows, self.block_rows)]
+
+
+def stored_bytes(path: Path) -> int:
+    """Return the bytes of a file, or of all files of a folder."""
+    if path.is_dir():
+        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    return path.stat().st_size
