@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import functools
 import struct
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import google_crc32c
 import numpy as np
+from isal import isal_zlib
 from numcodecs import lz4
 
-from streampca.sources.filters import INT, POINTER, Bytes, Raw, Step, blosc_step, c_function, copy, expect, inflate, zstd_step
+from streampca.sources.filters import INT, POINTER, Bytes, Raw, Step, blosc_step, c_function, copy, expect, inflate_step, zstd_step
 
 _GZIP_WINDOW = 31  # zlib's code for a gzip header and trailer, with the largest window
-
-make_inflater: Callable[..., Any]
-try:
-    from isal import isal_zlib
-
-    make_inflater = isal_zlib.decompressobj
-except ImportError:  # an extra: several times faster than zlib
-    make_inflater = zlib.decompressobj
 
 
 def codec_step(name: str, options: dict[str, Any]) -> Step | None:
@@ -30,17 +22,12 @@ def codec_step(name: str, options: dict[str, Any]) -> Step | None:
     makers: dict[str, Callable[[], Step | None]] = {
         "zstd": lambda: zstd_step(()),
         "blosc": lambda: blosc_step(()),
-        "gzip": lambda: _inflate_step("gzip", functools.partial(make_inflater, wbits=_GZIP_WINDOW)),
-        "zlib": lambda: _inflate_step("zlib", make_inflater),
+        "gzip": lambda: inflate_step("gzip", functools.partial(isal_zlib.decompressobj, wbits=_GZIP_WINDOW)),
+        "zlib": lambda: inflate_step("zlib", isal_zlib.decompressobj),
         "lz4": _lz4_step,
         "crc32c": lambda: Step("crc32c", lambda raw, out: copy(_checked(raw, len(out)), out), _checked, added=4),
     }
     return makers[name]() if name in makers else None
-
-
-def _inflate_step(name: str, inflater: Callable[[], Any]) -> Step:
-    give = functools.partial(inflate, inflater)
-    return Step(name, lambda raw, out: copy(give(raw, len(out)), out), give)
 
 
 def _lz4_step() -> Step | None:

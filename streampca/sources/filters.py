@@ -12,19 +12,16 @@ import ctypes
 import functools
 import importlib.util
 import struct
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from isal import isal_zlib
 from numcodecs import blosc, lz4, zstd
 from numcodecs.shuffle import Shuffle
 from numpy.typing import NDArray
-
-with contextlib.suppress(ImportError):  # an extra: several times faster than zlib
-    from isal import isal_zlib
 
 Bytes = NDArray[np.uint8]
 Raw = bytes | memoryview
@@ -120,9 +117,13 @@ def expect(n_bytes: int, expected: int, verb: str = "it decodes to") -> None:
 
 
 def _deflate_step(options: Options) -> Step:
-    fast = "isal_zlib" in globals()
-    give = functools.partial(inflate, isal_zlib.decompressobj if fast else zlib.decompressobj)
-    return Step("deflate (isal)" if fast else "deflate", lambda raw, out: copy(give(raw, len(out)), out), give)
+    return inflate_step("deflate (isal)", isal_zlib.decompressobj)
+
+
+def inflate_step(name: str, make_inflater: Callable[[], Any]) -> Step:
+    """Undo deflate, in whatever wrapping the inflater expects."""
+    give = functools.partial(inflate, make_inflater)
+    return Step(name, lambda raw, out: copy(give(raw, len(out)), out), give)
 
 
 def inflate(make_inflater: Callable[[], Any], raw: Raw, size: int) -> bytes:
