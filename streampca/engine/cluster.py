@@ -42,6 +42,10 @@ class Cluster:
         """Threads of the worker that has most."""
         return max(self._threads(), default=1)
 
+    def limited_to(self, workers: int) -> Cluster:
+        """Return the cluster as it is: its workers have their own number of threads."""
+        return self
+
     def memory_limit(self) -> int | None:
         """Return the memory of the smallest worker that has a limit."""
         workers = self.client.scheduler_info(n_workers=-1)["workers"].values()

@@ -39,6 +39,9 @@ class Scheduler(Protocol):
     def each(self, compute: Compute, write: Write, anywhere: bool, source: Source, partition: Partition, observer: Observer) -> None:
         """Compute something of every block and write it; ``anywhere`` says that any process may write."""
 
+    def limited_to(self, workers: int) -> Scheduler:
+        """Return the same with at most so many tasks at once in this process."""
+
     def memory_limit(self) -> int | None:
         """Return the memory of the smallest process that runs tasks, if it is not this one."""
 

@@ -33,6 +33,10 @@ class Threads:
 
     workers: int = 1
 
+    def limited_to(self, workers: int) -> Threads:
+        """Return at most so many threads."""
+        return Threads(min(workers, self.workers))
+
     def memory_limit(self) -> int | None:
         """Return None: the tasks run in this process."""
         return None

@@ -11,7 +11,6 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.engine import Scheduler, choose_scheduler, map_rows
-from streampca.engine.threads import Threads
 from streampca.errors import DataError, UsageError
 from streampca.estimators.lazy import as_source, is_dask_array, is_lazy, map_lazily
 from streampca.events import Observer
@@ -86,8 +85,7 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         info, k = source.info, self._n_features_out
         scheduler = scheduler or choose_scheduler()
         plan = plan_scores(info, k, budget=budget_of(self.memory, scheduler), workers=scheduler.workers, baseline=process_baseline())
-        if isinstance(scheduler, Threads):
-            scheduler = Threads(plan.workers)
+        scheduler = scheduler.limited_to(plan.workers)
         names = list(self.get_feature_names_out())
         sink = open_sink(
             path, info.n_rows, k, scores_dtype(info.dtype), chunk_rows=plan.partition.block_rows, feature_names=names, overwrite=overwrite

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.engine import Engine, Scheduler, choose_scheduler
-from streampca.engine.threads import Threads
 from streampca.errors import CorruptDataError, DataError, UsageError
 from streampca.estimators.base import StreamingTransformer, as_component_count
 from streampca.estimators.lazy import as_source, is_dask_array, is_lazy, map_lazily
@@ -122,8 +121,7 @@ class PCA(StreamingTransformer):
         n_components = as_component_count(self.n_components)
         scheduler = scheduler or choose_scheduler()
         plan = plan or self._plan(source, n_components, scheduler)
-        if isinstance(scheduler, Threads):
-            scheduler = Threads(plan.workers)
+        scheduler = scheduler.limited_to(plan.workers)
         engine = Engine(source, plan.partition(source.info), scheduler, observer or Observer())
         precision: Any = plan.precision
         model, state = solve(
@@ -163,8 +161,7 @@ class PCA(StreamingTransformer):
         # A pass in float32 is repeated in float64 where the whole spectrum needs it; a batch cannot know that spectrum.
         precision = "float64" if self.precision == "auto" else self.precision
         plan = plan_pca(source.info, None, memory=self.memory, solver=self.solver, precision=precision, scheduler=scheduler, min_rows=1)
-        if isinstance(scheduler, Threads):
-            scheduler = Threads(plan.workers)
+        scheduler = scheduler.limited_to(plan.workers)
         state = Engine(source, plan.partition(source.info), scheduler).run("scatter", Scatter(source.info.n_features, plan.precision))  # type: ignore[arg-type]
         if known is not None:
             total = known.copy()

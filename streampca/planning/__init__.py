@@ -9,7 +9,7 @@ from streampca.engine import Scheduler, choose_scheduler
 from streampca.errors import DataError, UsageError, did_you_mean
 from streampca.memory import current_rss, default_budget, parse_bytes
 from streampca.planning.covariance import Request, plan_covariance
-from streampca.planning.plan import PassPlan, Plan
+from streampca.planning.plans import PassPlan, Plan
 from streampca.planning.scores import plan_scores
 from streampca.sources import open_source
 from streampca.sources.base import SourceInfo

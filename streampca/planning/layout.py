@@ -41,6 +41,12 @@ def block_choices(info: SourceInfo, block_bytes: int = BLOCK_BYTES) -> Iterator[
         rows = round_to_chunks(half, info.chunk_rows) if half >= info.chunk_rows else half
 
 
+def lowest_block(info: SourceInfo) -> int:
+    """Return the smallest height of a block that is tried."""
+    *_, lowest = block_choices(info)
+    return lowest
+
+
 def shard_rows(info: SourceInfo, block_rows: int) -> int:
     """Return the height of a shard: a few dozen shards for gigabytes, at most 20,000 for petabytes."""
     total = info.bytes_decoded

@@ -8,7 +8,7 @@ from streampca.blocks import Partition, regular
 from streampca.errors import MemoryBudgetError
 from streampca.memory import MIB, format_bytes
 from streampca.planning.layout import PROCESS_OVERHEAD, TASK_OVERHEAD, block_choices, read_bytes, shard_rows
-from streampca.planning.plan import PassPlan
+from streampca.planning.plans import PassPlan
 from streampca.sources.base import SourceInfo
 from streampca.statistics.scatter import STRIP_ROWS
 
