@@ -56,6 +56,11 @@ def available_memory() -> int:
     return min(limits)
 
 
+def total_memory() -> int:
+    """Return the bytes of the machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def default_budget() -> int:
     """Return the budget when the user gives none: what the process has plus half of what is free."""
     return current_rss() + available_memory() // 2
@@ -94,7 +99,7 @@ def _meminfo_available() -> int:
         match = None
     if match:
         return int(match[1]) * KIB
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return total_memory()
 
 
 def _cgroup_headroom() -> list[int]:

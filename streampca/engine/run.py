@@ -9,11 +9,13 @@ from typing import TypeVar, cast
 
 from streampca.blocks import Partition
 from streampca.engine.scheduler import Compute, Scheduler, Write
+from streampca.errors import NonFiniteError
 from streampca.events import Observer
 from streampca.sources.base import Source
-from streampca.statistics.base import Statistic
+from streampca.statistics.base import Statistic, find_nonfinite
 
 S = TypeVar("S", bound=Statistic)
+_OVERTAKEN = 64  # shards; more are never under way at once in one process
 
 
 @dataclass
@@ -29,7 +31,10 @@ class Engine:
     def run(self, name: str, statistic: S) -> S:
         """Return the statistic of all rows of the source."""
         with _one_pass(name, self.source, self.observer):
-            result = self.scheduler.fold(statistic, self.source, self.partition, self.observer)
+            try:
+                result = self.scheduler.fold(statistic, self.source, self.partition, self.observer)
+            except NonFiniteError as error:
+                raise first_nonfinite(self.source, self.partition, error) from None
         self.passes.append(name)
         return cast("S", result)
 
@@ -48,6 +53,17 @@ def map_rows(
     """Compute something of every block and write it at its first row; ``anywhere``: any process may write."""
     with _one_pass(name, source, observer):
         scheduler.each(compute, write, anywhere, source, partition, observer)
+
+
+def first_nonfinite(source: Source, partition: Partition, found: NonFiniteError) -> NonFiniteError:
+    """Return the first NaN or infinite entry: shards run side by side, so one a little before may have been overtaken."""
+    shards = [shard for shard in partition.shards() if shard[0] <= found.row][-_OVERTAKEN:]
+    for start, stop in (block for shard in shards for block in partition.blocks(*shard)):
+        rows = source.read(slice(start, min(stop, found.row)))
+        place = find_nonfinite(rows)
+        if place is not None:
+            return NonFiniteError(float(rows[place]), *place).at(start, source.info.feature_names)
+    return found
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from h5py._hl.base import phil  # h5py's lock
 from streampca.errors import ChangedDataError
 from streampca.sources.base import Array
 from streampca.sources.filters import Bytes, Pipeline, c_function, make_pipeline
+from streampca.sources.paging import Paging
 from streampca.sources.raw_chunks import Place, RawChunks, read_exactly
 from streampca.sources.stored import Cells
 
@@ -39,6 +40,7 @@ class RawDataset(RawChunks):
         self._file = _open_same(dataset.file, path)
         weakref.finalize(self, os.close, self._file)
         self._file_bytes = os.fstat(self._file).st_size
+        self._paging = Paging(self._file)
         if self._chunks:
             self._grid = tuple(-(-n // c) for n, c in zip(self._shape, self._chunks, strict=True))
             self._index = _chunk_index(dataset, self._grid, self._chunks)
@@ -51,6 +53,7 @@ class RawDataset(RawChunks):
             super().fill(cells, out)
         else:
             self._fill_contiguous(cells, out)
+        self._paging.turn(*self._stored_range(cells))
 
     def _fill_contiguous(self, cells: Cells, out: Array) -> None:
         """Read whole rows; a byte order other than the machine's is turned in place."""
@@ -61,6 +64,15 @@ class RawDataset(RawChunks):
             view.byteswap(inplace=True)
         if view is not out:
             out[...] = view
+
+    def _stored_range(self, cells: Cells) -> tuple[int, int]:
+        """Return where in the file the cells lie, if they lie together; else an empty range."""
+        if not self._chunks:
+            row_bytes = self._shape[1] * self._stored.itemsize
+            return self._offset + cells[0].start * row_bytes, self._offset + cells[0].stop * row_bytes
+        spans = [span for span in map(self._look_up, self._places(cells)) if span[0] != _UNALLOCATED]
+        start, stop = min((span[0] for span in spans), default=0), max((span[0] + span[1] for span in spans), default=0)
+        return (start, stop) if stop - start <= 2 * sum(span[1] for span in spans) else (0, 0)
 
     def _load(self, place: Place, flat: Bytes) -> bool:
         offset, size, mask = self._locate(place)

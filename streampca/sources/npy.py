@@ -7,7 +7,6 @@ memory while it is touched, and the process is killed (SIGBUS) if the file shrin
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,10 +17,11 @@ from numpy.lib import format as npy_format
 from streampca.errors import CorruptDataError, DataError
 from streampca.sources import files
 from streampca.sources.base import Array, SourceInfo, digest
+from streampca.sources.paging import Paging
+from streampca.sources.raw_chunks import read_exactly
 from streampca.sources.stored import Cells, StoredSource, Table, stored_table
 
 Header = tuple[tuple[int, ...], bool, np.dtype[Any], int]  # shape, Fortran order, dtype, offset of the data
-_MOST_BYTES = 2**30  # Linux reads at most 2 GiB per call
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,16 @@ class NpySource(StoredSource):
         whole = columns.stop - columns.start == self.table.shape[1]
         try:
             with Path(self.path).open("rb", buffering=0) as file:
+                start = self.offset + rows.start * row_bytes
                 if whole:
-                    _read_at(file, self.offset + rows.start * row_bytes, out)
+                    read_exactly(file.fileno(), start, out)
+                    Paging(file.fileno()).turn(start, start + out.nbytes)
                 else:
                     for index, row in enumerate(range(rows.start, rows.stop)):
-                        _read_at(file, self.offset + row * row_bytes + columns.start * out.itemsize, out[index])
+                        read_exactly(file.fileno(), self.offset + row * row_bytes + columns.start * out.itemsize, out[index])
         except FileNotFoundError:
             raise files.not_found(self.path) from None
-        except (OSError, EOFError) as error:
+        except (OSError, ValueError) as error:
             raise self.undecodable(cells, error) from error
         if not self.table.dtype.isnative:
             out.byteswap(inplace=True)
@@ -106,14 +108,3 @@ def _describe(path: str, table: Table, size: int) -> SourceInfo:
 def _fingerprint(path: str, table: Table) -> str:
     status = files.stat(path)
     return digest("npy", Path(path).name, status.st_size, status.st_mtime_ns, table.shape, table.dtype.str, table.samples_axis)
-
-
-def _read_at(file: Any, position: int, out: Array) -> None:
-    """Fill ``out`` (contiguous) with the file's bytes from ``position`` on."""
-    view: memoryview = out.reshape(-1).view(np.uint8).data
-    done = 0
-    while done < len(view):
-        count = os.preadv(file.fileno(), [view[done : done + _MOST_BYTES]], position + done)
-        if count == 0:
-            raise EOFError(f"the file ends {len(view) - done} bytes too early")
-        done += count

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from streampca.sources.filters import Bytes
 from streampca.sources.stored import Cells
 
 Place = tuple[int, ...]
+_MOST_BYTES = 2**30  # of one system call: they stop at 2 GiB
 
 
 class ChunkError(ValueError):
@@ -35,9 +37,13 @@ class RawChunks(ABC):
 
     def fill(self, cells: Cells, out: Array) -> None:
         """Fill ``out`` (native, of the selection's shape) with stored cells."""
-        ranges = [range(cell.start // chunk, -(-cell.stop // chunk)) for cell, chunk in zip(cells, self._chunks, strict=True)]
-        for place in itertools.product(*ranges):
+        for place in self._places(cells):
             self._fill_from_chunk(place, cells, out)
+
+    def _places(self, cells: Cells) -> Iterator[Place]:
+        """Return the places, in the grid of chunks, of those that hold the cells."""
+        ranges = [range(cell.start // chunk, -(-cell.stop // chunk)) for cell, chunk in zip(cells, self._chunks, strict=True)]
+        return itertools.product(*ranges)
 
     def _fill_from_chunk(self, place: Place, cells: Cells, out: Array) -> None:
         """Fill the part of ``out`` that one chunk covers."""
@@ -68,7 +74,7 @@ def read_exactly(file: int, offset: int, out: Array) -> None:
     """Fill ``out`` (C-contiguous) with the bytes of a file from ``offset`` on."""
     view = out.reshape(-1).view(np.uint8).data
     while len(view):
-        done = os.preadv(file, [view], offset)
+        done = os.preadv(file, [view[:_MOST_BYTES]], offset)
         if done == 0:
             raise ValueError(f"the file ends {len(view)} bytes too early")
         view, offset = view[done:], offset + done

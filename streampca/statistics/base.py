@@ -74,12 +74,18 @@ class Statistic(ABC):
         return type(self).from_arrays, (self.to_arrays(),)
 
 
+def find_nonfinite(block: Array) -> tuple[int, int] | None:
+    """Return row and column of the first NaN or infinite entry, if there is one."""
+    if block.dtype.kind != "f" or np.isfinite(block).all():
+        return None
+    bad = ~np.isfinite(block)
+    row = int(np.argmax(bad.any(axis=1)))
+    return row, int(np.argmax(bad[row]))
+
+
 def refuse_nonfinite(block: Array) -> None:
     """Raise for the first NaN or infinite entry of a block whose sums are not finite."""
-    if block.dtype.kind == "f":
-        bad = ~np.isfinite(block)
-        if bad.any():
-            row = int(np.argmax(bad.any(axis=1)))
-            column = int(np.argmax(bad[row]))
-            raise NonFiniteError(float(block[row, column]), row, column)
+    place = find_nonfinite(block)
+    if place is not None:
+        raise NonFiniteError(float(block[place]), *place)
     raise DataError("the values are so large that their sums overflow float64: rescale the data")
