@@ -5,7 +5,6 @@ Both are process-wide, begin with the first pass and end with the last, whatever
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import OpenBLASController, threadpool_limits
 
+from streampca import buffers
+
 _lock = threading.Lock()
 _passes = 0
 _limits: threadpool_limits | None = None
-_idle: list[NDArray[np.uint8]] = []
 
 
 def enter_pass() -> None:
     """Hold this process at one BLAS thread until ``leave_pass`` has been called as often."""
     global _passes, _limits
+    buffers.keep()
     with _lock:
         if _passes == 0:
             _take_control_of_openblas()
@@ -34,15 +35,14 @@ def enter_pass() -> None:
 def leave_pass() -> None:
     """Undo one ``enter_pass``; the last one lifts the limit and gives the buffers back to the system."""
     global _passes, _limits
+    buffers.drop()
     with _lock:
         _passes -= 1
-        if _passes == 0:
-            _idle.clear()
-            if _limits is not None:
-                _take_control_of_openblas()
-                _limits.restore_original_limits()
-                _limits = None
-                _take_control_of_openblas()
+        if _passes == 0 and _limits is not None:
+            _take_control_of_openblas()
+            _limits.restore_original_limits()
+            _limits = None
+            _take_control_of_openblas()
 
 
 def _take_control_of_openblas() -> None:
@@ -64,15 +64,11 @@ def in_pass() -> Iterator[None]:
 
 @contextmanager
 def borrowed_buffers(count: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Iterator[list[NDArray[Any]]]:
-    """Lend arrays for the length of the block: their pages stay mapped, so the next shard does not fault them in again."""
+    """Lend arrays for the length of the block."""
     n_bytes = shape[0] * shape[1] * dtype.itemsize
-    with _lock:
-        buffers = [buffer for buffer in _idle if len(buffer) >= n_bytes][:count]
-        _idle[:] = [buffer for buffer in _idle if not any(buffer is lent for lent in buffers)]
-    buffers += [np.frombuffer(mmap.mmap(-1, n_bytes), np.uint8) for _ in range(count - len(buffers))]
+    lent = [buffers.borrow(n_bytes) for _ in range(count)]
     try:
-        yield [buffer[:n_bytes].view(dtype).reshape(shape) for buffer in buffers]
+        yield [buffer[:n_bytes].view(dtype).reshape(shape) for buffer in lent]
     finally:
-        with _lock:
-            if _passes:
-                _idle.extend(buffers)
+        for buffer in lent:
+            buffers.give_back(buffer)

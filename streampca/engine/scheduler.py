@@ -16,12 +16,14 @@ from streampca.blocks import Partition
 from streampca.engine.tasks import Array
 from streampca.errors import InterruptedRunError, UsageError
 from streampca.events import Observer
+from streampca.memory import MIB
 from streampca.sources.base import Source
 from streampca.statistics.base import Statistic
 
 Compute = Callable[[Array], Array]
 Write = Callable[[int, Array], None]
 
+_SMALL_STATES = 64 * MIB  # together
 _SYNCHRONOUS = ("sync", "synchronous", "single-threaded")
 _LOCAL = ("threads", "threading", *_SYNCHRONOUS)
 
@@ -84,9 +86,14 @@ def cpu_count() -> int:
     return max(int(CPU_COUNT), 1) if CPU_COUNT else (os.cpu_count() or 1)
 
 
-def live_states(workers: int) -> int:
+def window(workers: int, state_bytes: int = 0) -> int:
+    """Return how many shards may be under way or waiting for their turn to be merged: more if their states are small."""
+    return 2 * workers + 2 if (2 * workers + 2) * state_bytes <= _SMALL_STATES else workers + 1
+
+
+def live_states(workers: int, state_bytes: int = 0) -> int:
     """Return how many states may exist at once in a process: being folded, waiting for a merge, the group and the total."""
-    return workers + 3
+    return window(workers, state_bytes) + 2
 
 
 def _active_client() -> Any:

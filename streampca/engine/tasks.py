@@ -1,4 +1,4 @@
-"""What one task does: read the blocks of one shard, one ahead on a helper thread, and fold or write each.
+"""What one task does: read the blocks of one shard, and fold or write each while the next one is fetched.
 
 These functions run in a Dask thread or on a worker of a cluster; they know nothing of scheduling.
 """
@@ -23,13 +23,22 @@ Work = Callable[[int, Array], None]  # the first row of a block, and the block
 
 
 def read_blocks(source: Source, blocks: BlockRows) -> Iterator[tuple[int, Array]]:
-    """Yield each block with its first row, while the next one is being read into the other of two buffers."""
+    """Yield each block with its first row.
+
+    Where the source has the system fetch what comes next, it is decoded here, while it is in the cache of this processor;
+    else a helper thread reads the next block into the other of two buffers.
+    """
     info = source.info
+    shape = max(stop - start for start, stop in blocks), info.n_features
     if info.in_memory:
         for start, stop in blocks:
             yield start, source.read(slice(start, stop))
         return
-    shape = max(stop - start for start, stop in blocks), info.n_features
+    if info.prefetches:
+        with borrowed_buffers(1, shape, info.dtype) as (buffer,):
+            for start, stop in blocks:
+                yield start, source.read(slice(start, stop), buffer)
+        return
     with borrowed_buffers(2, shape, info.dtype) as buffers, ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as helper:
         ahead = helper.submit(source.read, slice(*blocks[0]), buffers[0])
         for index, (start, _) in enumerate(blocks):

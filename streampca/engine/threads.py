@@ -17,7 +17,7 @@ from dask.threaded import get
 
 from streampca.blocks import Partition
 from streampca.engine.process import in_pass
-from streampca.engine.scheduler import Compute, Write
+from streampca.engine.scheduler import Compute, Write, window
 from streampca.engine.tasks import fold_shard, work_through
 from streampca.errors import InterruptedRunError
 from streampca.events import Observer
@@ -46,10 +46,10 @@ class Threads:
         watch = _Watch(observer)
         fold = delayed(partial(_fold, statistic.blueprint(), source, partition, watch), pure=False)
         shards = partition.shards()
-        wave = _WAVE_GROUPS * partition.group
+        wave, ahead = _WAVE_GROUPS * partition.group, window(self.workers, statistic.nbytes)
         total: _Held | None = None
         for start in range(0, len(shards), wave):
-            (total,) = self._compute([self._graph(fold, total, shards[start : start + wave], partition.group)], watch)
+            (total,) = self._compute([self._graph(fold, total, shards[start : start + wave], partition.group, ahead)], watch)
         return statistic.fresh() if total is None else total.take()
 
     def each(self, compute: Compute, write: Write, anywhere: bool, source: Source, partition: Partition, observer: Observer) -> None:
@@ -63,14 +63,14 @@ class Threads:
         with in_pass(), watch:
             return dask_compute(*tasks, scheduler=scheduler, num_workers=self.workers)
 
-    def _graph(self, fold: Any, total: Any, shards: list[tuple[int, int]], size: int) -> Any:
+    def _graph(self, fold: Any, total: Any, shards: list[tuple[int, int]], size: int, ahead: int) -> Any:
         """Return the graph that adds the shards to the total: within groups in order, then group by group.
 
-        A shard waits until the one ``workers + 1`` places before it has been merged, and all before that, and the last of a
+        A shard waits until the one ``ahead`` places before it has been merged, and all before that, and the last of a
         group with its group: back-pressure without a barrier.
         """
         merge, done = delayed(_merge_into, pure=False), delayed(_done, pure=False)
-        merged: deque[Any] = deque([None] * (self.workers + 1), maxlen=self.workers + 1)
+        merged: deque[Any] = deque([None] * ahead, maxlen=ahead)
         for begin in range(0, len(shards), size):
             group = None
             for shard in shards[begin : begin + size]:

@@ -52,7 +52,7 @@ class _Projection:
             "process": self.baseline + PROCESS_OVERHEAD,
             "blocks": workers * (read_bytes(self.info, block_rows) + TASK_OVERHEAD),
             "products": workers * workspace_bytes(d, "float64" if self.request.precision == "auto" else self.precision),
-            "sums": live_states(workers) * state_bytes(d),
+            "sums": live_states(workers, state_bytes(d)) * state_bytes(d),
         }
         return PassPlan("scatter", self.info.bytes_decoded, memory)
 

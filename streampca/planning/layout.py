@@ -17,16 +17,16 @@ BLOCK_ROWS = 2048  # a product of fewer rows wastes time on adding its result to
 BLOCK_LIMIT = 64 * MIB
 SHARD_BYTES = 64 * MIB
 MIN_SHARD_BYTES = 16 * MIB
-FEW_SHARDS, MAX_SHARDS = 32, 20_000
+FEW_SHARDS, MAX_SHARDS = 48, 20_000
 TASK_OVERHEAD = 32 * MIB  # what BLAS keeps for each thread that calls it (up to 32 MiB), the stack, allocator slack
 PROCESS_OVERHEAD = 24 * MIB  # what is imported or allocated once the work begins
 
 
 def read_bytes(info: SourceInfo, block_rows: int) -> int:
-    """Return the bytes that a task needs to read blocks, one ahead."""
+    """Return the bytes that a task needs to read blocks: two, if the next is read while this one is worked on."""
     if info.in_memory:
         return 0
-    return 2 * block_rows * info.row_bytes + info.read_scratch
+    return (1 if info.prefetches else 2) * block_rows * info.row_bytes + info.read_scratch
 
 
 def block_choices(info: SourceInfo, block_bytes: int = BLOCK_BYTES) -> Iterator[int]:
@@ -53,7 +53,7 @@ def shard_rows(info: SourceInfo, block_rows: int) -> int:
     wanted = min(SHARD_BYTES, max(MIN_SHARD_BYTES, total // FEW_SHARDS))
     wanted = max(wanted, -(-total // MAX_SHARDS))
     rows = max(wanted // info.row_bytes, 1)
-    return round_to_chunks(max(rows, block_rows), block_rows)
+    return -(-rows // block_rows) * block_rows
 
 
 def chunk_reads(info: SourceInfo, block_rows: int) -> int:

@@ -33,6 +33,7 @@ class SourceInfo:
     fingerprint: str  # changes when the data changes
     feature_names: tuple[str, ...] | None = None
     in_memory: bool = False  # reads are views that cost nothing
+    prefetches: bool = False  # has the system fetch the next bytes itself: a thread that reads ahead would only compete
     read_scratch: int = 0  # bytes a read needs per block beside the block itself (decoding a chunk, staging)
     chunk_features: int = 0  # columns of one stored chunk; 0: all
     description: str = ""  # where it is, for people

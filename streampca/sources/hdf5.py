@@ -23,7 +23,7 @@ from streampca.sources import files
 from streampca.sources.base import Array, SourceInfo, digest
 from streampca.sources.choose import Candidate, no_such_dataset, only_table
 from streampca.sources.handles import HandleCache
-from streampca.sources.hdf5_raw import RawDataset, open_raw
+from streampca.sources.hdf5_raw import RawDataset, open_raw, raw_pipeline
 from streampca.sources.names import NAME_KEYS, as_names, sibling_keys
 from streampca.sources.stored import Cells, StoredSource, Table, stored_table
 
@@ -283,6 +283,7 @@ def _check_filters(dataset: h5py.Dataset, path: str) -> None:
 def _describe(handle: Handle, path: str, table: Table) -> SourceInfo:
     dataset = handle.dataset
     staging = table.staging_bytes if table.samples_axis else 0
+    direct = raw_pipeline(dataset, _filters(dataset))[0] is not None and (table.chunks is not None or table.samples_axis == 0)
     return SourceInfo(
         n_rows=table.n_rows,
         n_features=table.n_features,
@@ -291,6 +292,7 @@ def _describe(handle: Handle, path: str, table: Table) -> SourceInfo:
         bytes_stored=int(dataset.nbytes if dataset.is_virtual else dataset.id.get_storage_size()),
         fingerprint=_fingerprint(path, dataset.name, table),
         feature_names=_feature_names(handle, path, table),
+        prefetches=direct,
         read_scratch=CHUNK_CACHE + 3 * table.chunk_bytes + staging,
         chunk_features=table.chunk_features,
         description=f"{path}::{dataset.name}",

@@ -119,6 +119,15 @@ def _open_same(file: h5py.File, path: str) -> int:
 
 def open_raw(dataset: h5py.Dataset, path: str, filters: list[Any]) -> tuple[RawDataset | None, str]:
     """Return a raw reader of a dataset, and its description; or None, and why h5py must read it."""
+    pipeline, description = raw_pipeline(dataset, filters)
+    if pipeline is None:
+        return None, description
+    whole_edges = not pipeline.steps or bool(_filters_edges(dataset))
+    return RawDataset(dataset, path, pipeline, whole_edges), description
+
+
+def raw_pipeline(dataset: h5py.Dataset, filters: list[Any]) -> tuple[Pipeline | None, str]:
+    """Return how to decode the raw chunks of a dataset, in words too; or None, and why h5py must read it."""
     if dataset.is_virtual or dataset.ndim != 2:
         return None, "h5py: a virtual dataset"
     if dataset.file.userblock_size or dataset.file.driver != "sec2":
@@ -128,13 +137,12 @@ def open_raw(dataset: h5py.Dataset, path: str, filters: list[Any]) -> tuple[RawD
     if dataset.chunks is None:
         if dataset.id.get_offset() is None:
             return None, "h5py: no storage is allocated, or it is compact"
-        return RawDataset(dataset, path, Pipeline(())), "direct: contiguous bytes"
+        return Pipeline(()), "direct: contiguous bytes"
     chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
     pipeline = make_pipeline([(code, options) for code, _, options, _ in filters], chunk_bytes, h5z.__file__)
-    whole_edges = _filters_edges(dataset) if filters else True
-    if pipeline is None or whole_edges is None:
+    if pipeline is None or (filters and _filters_edges(dataset) is None):
         return None, "h5py: a filter that is not decoded outside HDF5"
-    return RawDataset(dataset, path, pipeline, whole_edges), "direct: raw chunks, " + (" + ".join(pipeline.names) or "no filter")
+    return pipeline, "direct: raw chunks, " + (" + ".join(pipeline.names) or "no filter")
 
 
 def _filters_edges(dataset: h5py.Dataset) -> bool | None:

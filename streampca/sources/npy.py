@@ -100,6 +100,7 @@ def _describe(path: str, table: Table, size: int) -> SourceInfo:
         segments=table.segments(),
         bytes_stored=size,
         fingerprint=_fingerprint(path, table),
+        prefetches=table.samples_axis == 0,
         read_scratch=table.staging_bytes if table.samples_axis else 0,
         description=path,
     )

@@ -6,6 +6,20 @@ import os
 
 from streampca.memory import total_memory
 
+_HINTS = hasattr(os, "posix_fadvise")
+
+
+def fetch(file: int, offset: int, size: int) -> None:
+    """Have the system read so many bytes (0: to the end) of a file, without waiting for them."""
+    if _HINTS:
+        os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
+
+
+def forget(file: int, offset: int, size: int) -> None:
+    """Have the system drop bytes that were read from its cache."""
+    if _HINTS:
+        os.posix_fadvise(file, offset, size, os.POSIX_FADV_DONTNEED)
+
 
 class Paging:
     """Hints for one open file, read in pieces from front to back."""
@@ -17,10 +31,8 @@ class Paging:
 
     def turn(self, start: int, stop: int) -> None:
         """Bytes ``start:stop`` have been read: as many after them are likely to be next."""
-        if not hasattr(os, "posix_fadvise") or stop <= start:
-            return
         ahead = min(stop - start, self._size - stop)
         if ahead > 0:
-            os.posix_fadvise(self._file, stop, ahead, os.POSIX_FADV_WILLNEED)
-        if self._forget:
-            os.posix_fadvise(self._file, start, stop - start, os.POSIX_FADV_DONTNEED)
+            fetch(self._file, stop, ahead)
+        if self._forget and stop > start:
+            forget(self._file, start, stop - start)

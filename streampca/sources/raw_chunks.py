@@ -40,6 +40,16 @@ class RawChunks(ABC):
         for place in self._places(cells):
             self._fill_from_chunk(place, cells, out)
 
+    def _next(self, cells: Cells) -> Cells | None:
+        """Return the cells that will be wanted next: as many after these, along the axis that is not covered whole."""
+        whole = [(cell.start, cell.stop) == (0, n) for cell, n in zip(cells, self._shape, strict=True)]
+        if sum(whole) != 1:
+            return None
+        axis = whole.index(False)
+        start, stop = cells[axis].stop, min(2 * cells[axis].stop - cells[axis].start, self._shape[axis])
+        following = slice(start, stop)
+        return None if start >= stop else ((following, cells[1]) if axis == 0 else (cells[0], following))
+
     def _places(self, cells: Cells) -> Iterator[Place]:
         """Return the places, in the grid of chunks, of those that hold the cells."""
         ranges = [range(cell.start // chunk, -(-cell.stop // chunk)) for cell, chunk in zip(cells, self._chunks, strict=True)]

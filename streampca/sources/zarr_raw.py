@@ -16,10 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from streampca.memory import total_memory
 from streampca.sources.base import Array
 from streampca.sources.codecs import codec_step
 from streampca.sources.filters import Bytes, Pipeline, Step
+from streampca.sources.paging import fetch, forget
 from streampca.sources.raw_chunks import Place, RawChunks, read_exactly
+from streampca.sources.stored import Cells
 
 _EMPTY = 2**64 - 1  # offset and size of an inner chunk that was not written
 _MOST_INDICES = 64  # shard indices kept
@@ -33,6 +36,20 @@ class RawFolder(RawChunks):
         fill_value = 0 if array.fill_value is None else array.fill_value
         super().__init__(tuple(array.shape), tuple(array.chunks), _stored_dtype(array), fill_value)
         self._folder, self._pipeline, self._metadata = str(folder), pipeline, array.metadata
+        self._forget = array.nbytes > total_memory()
+
+    def fill(self, cells: Cells, out: Array) -> None:
+        """Fill ``out`` with stored cells, and have the system fetch those after them."""
+        super().fill(cells, out)
+        following = self._next(cells)
+        if following is not None:
+            for place in self._places(following):
+                self._fetch(place)
+
+    def _fetch(self, place: Place) -> None:
+        with _opened(self._path(place)) as file:
+            if file is not None:
+                fetch(file, 0, 0)
 
     def _load(self, place: Place, flat: Bytes) -> bool:
         with _opened(self._path(place)) as file:
@@ -50,11 +67,13 @@ class RawFolder(RawChunks):
             raise ValueError(f"it is stored in {size} bytes, but has only {len(flat)}")
         if not self._pipeline.steps and size == len(flat):
             read_exactly(file, offset, flat)
-            return
-        raw = os.pread(file, size, offset)
-        if len(raw) != size:
-            raise ValueError(f"the file ends after {len(raw)} of its {size} bytes")
-        self._pipeline.decode(raw, 0, flat)
+        else:
+            raw = os.pread(file, size, offset)
+            if len(raw) != size:
+                raise ValueError(f"the file ends after {len(raw)} of its {size} bytes")
+            self._pipeline.decode(raw, 0, flat)
+        if self._forget:
+            forget(file, offset, size)
 
 
 class RawShards(RawFolder):
@@ -78,6 +97,16 @@ class RawShards(RawFolder):
                 return False
             self._decode(file, offset, size, flat)
         return True
+
+    def _fetch(self, place: Place) -> None:
+        shard = tuple(p // n for p, n in zip(place, self._grid, strict=True))
+        inner = tuple(p % n for p, n in zip(place, self._grid, strict=True))
+        if shard not in self._indices:
+            return  # its index would have to be waited for
+        with _opened(self._path(shard)) as file:
+            offset, size = (int(each) for each in self._indices[shard][inner])
+            if file is not None and size != _EMPTY:
+                fetch(file, offset, size)
 
     def _entries(self, file: int, shard: Place) -> Array:
         """Return offset and size of each chunk of a shard, from its index, which is kept for the next chunks."""

@@ -223,6 +223,7 @@ def _describe(handle: Handle, uri: str, key: str, table: Table, where: str) -> S
         bytes_stored=_bytes_stored(handle.array, uri, key),
         fingerprint=_fingerprint(handle.array, uri, key, table.samples_axis),
         feature_names=_feature_names(handle, uri, key, table),
+        prefetches=direct,
         read_scratch=(3 * table.chunk_bytes if direct else 5 * in_flight) + staging,
         chunk_features=table.chunk_features,
         description=where,

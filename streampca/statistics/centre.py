@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streampca.statistics.base import Array, Floats
 
-_SAMPLED_ROWS = 128
+_SAMPLED_ROWS = 64
 _FAR = 64.0  # standard deviations from zero: farther, float32 keeps too little of the odd fraction beside the mean
 _MANY_REPEATS = 0.875  # of a sample's rows: some 32 distinct values
 _ODD = 0.0381966  # of the standard deviation: small, and a fraction of no likely grid
@@ -74,13 +74,13 @@ class Centre:
 
 
 def sample_of(block: Array) -> Floats:
-    """Return at most 128 rows spread over a block, in C order: the same order of sums, hence bits, for any layout."""
+    """Return at most 64 rows spread over a block, in C order: the same order of sums, hence bits, for any layout."""
     step = -(-len(block) // _SAMPLED_ROWS)
     return block[::step].astype(np.float64, order="C")
 
 
 def pivot_of(block: Array) -> Floats:
-    """Return a point near the mean of a block: the mean of at most 128 of its rows; the value itself of a constant column.
+    """Return a point near the mean of a block: the mean of at most 64 of its rows; the value itself of a constant column.
 
     With a share f of the rows sampled it is within ``sigma / sqrt(f)`` of the block's mean whatever the order of the rows.
     """

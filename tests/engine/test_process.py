@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from streampca.engine import process
+from streampca import buffers
 from streampca.engine.process import borrowed_buffers, enter_pass, in_pass, leave_pass
 from tests.engine.scripted import blas_threads
 
@@ -76,10 +76,10 @@ def test_buffers_are_used_again_within_a_pass_and_given_back_after_it() -> None:
             first[0][:], first[1][:] = 1, 2
             places = {each.ctypes.data for each in first}
             assert len(places) == 2
-        with borrowed_buffers(2, (5, 2), np.dtype("f4")) as second:
-            assert second[0].shape == (5, 2)
+        with borrowed_buffers(2, (9, 6), np.dtype("f4")) as second:
+            assert second[0].shape == (9, 6)
             assert {each.ctypes.data for each in second} == places
-            with borrowed_buffers(1, (5, 2), np.dtype("f4")) as third:
+            with borrowed_buffers(1, (9, 6), np.dtype("f4")) as third:
                 assert third[0].ctypes.data not in places
         del first, second, third
-    assert process._idle == []
+    assert buffers._idle == []

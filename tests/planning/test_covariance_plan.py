@@ -201,7 +201,7 @@ def test_as_plain_values() -> None:
     values = plan.to_dict()
     assert values["peak_memory"] == plan.peak_memory
     assert values["n_passes"] == 1
-    assert values["stages"][0]["memory"]["sums"] == live_states(plan.workers) * 8 * 1000 * 1002
+    assert values["stages"][0]["memory"]["sums"] == live_states(plan.workers, 8 * 1000 * 1002) * 8 * 1000 * 1002
 
 
 # ------------------------------------------------------------------------------------------ the request
