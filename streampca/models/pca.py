@@ -20,6 +20,7 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
 STRIP_ROWS = 2048
+_STRIP_BYTES = 2**19  # of centred rows: they are multiplied while they are in the processor's own cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +58,13 @@ class PCAModel:
         basis = self._projection.astype(dtype, copy=False)
         rest = ((self.mean - pivot) @ self._projection).astype(dtype)  # what rounding the mean to float32 left out
         scores = np.empty((len(block), self.n_components), dtype)
+        height = max(_STRIP_BYTES // (self.n_features * dtype.itemsize), 16)
+        centred = np.empty((min(height, len(block)), self.n_features), dtype)
         with np.errstate(invalid="ignore", over="ignore"):
-            for rows in _strips(len(block)):
-                np.dot(np.subtract(block[rows], pivot, dtype=dtype), basis, out=scores[rows])
-                scores[rows] -= rest
+            for rows in _strips(len(block), height):
+                strip = np.subtract(block[rows], pivot, out=centred[: rows.stop - rows.start], dtype=dtype, casting="same_kind")
+                np.dot(strip, basis, out=scores[rows])
+            scores -= rest
         if not np.isfinite(scores).all():
             refuse_nonfinite(block)
         return scores
@@ -162,6 +166,6 @@ def scores_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype == np.float32 else np.dtype(np.float64)
 
 
-def _strips(rows: int) -> Iterator[slice]:
-    for start in range(0, rows, STRIP_ROWS):
-        yield slice(start, min(start + STRIP_ROWS, rows))
+def _strips(rows: int, height: int = STRIP_ROWS) -> Iterator[slice]:
+    for start in range(0, rows, height):
+        yield slice(start, min(start + height, rows))

@@ -1,20 +1,24 @@
 """Zarr v3 output: the array at the root of the store, one chunk per block of rows, zstd and a crc32c checksum.
 
-Any process that sees the folder may write its own chunks. No handle is kept or pickled.
+zarr writes the metadata; the chunks are written here. Any process that sees the folder may write its own. No handle is kept or pickled.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import google_crc32c
+import numpy as np
 import zarr
+from numcodecs import zstd
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from streampca.sinks.base import Array, Layout, Sink
+
+_LEVEL = 1
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,8 @@ class ZarrSink(Sink):
             dtype=layout.dtype,
             chunks=(layout.chunk_rows, layout.n_columns),
             filters=None,
-            compressors=[ZstdCodec(level=1), Crc32cCodec()],
-            fill_value="NaN" if layout.dtype.kind == "f" else 0,  # a chunk that is lost later must not read as zeros
+            compressors=[ZstdCodec(level=_LEVEL), Crc32cCodec()],
+            fill_value=_fill_value(layout.dtype),
             attributes=dict(attributes),
             zarr_format=3,
         )
@@ -43,13 +47,23 @@ class ZarrSink(Sink):
         """Do nothing: no handle is open."""
 
     def _write(self, start: int, block: Array) -> None:
-        _open(self.path)[start : start + block.shape[0]] = block
+        for first in range(0, len(block), self.chunk_rows):
+            self._write_chunk((start + first) // self.chunk_rows, block[first : first + self.chunk_rows])
+
+    def _write_chunk(self, index: int, rows: Array) -> None:
+        """Encode and write one chunk in this thread: zarr's event loop would have all threads wait for each other."""
+        if len(rows) < self.chunk_rows:  # chunks are stored whole
+            rows = np.pad(rows, ((0, self.chunk_rows - len(rows)), (0, 0)), constant_values=_fill_value(self.dtype))
+        data = zstd.compress(np.ascontiguousarray(rows, self.dtype.newbyteorder("<")), _LEVEL)
+        file = self.path / "c" / str(index) / "0"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data + struct.pack("<I", google_crc32c.value(data)))
 
     def _written_blocks(self) -> int:
         folder = self.path / "c"
         return sum(file.name.isdecimal() for file in folder.iterdir()) if folder.is_dir() else 0
 
 
-@lru_cache(maxsize=4)  # the path of an unfinished output is used once and has a random name
-def _open(path: Path) -> zarr.Array[Any]:
-    return zarr.open_array(path, mode="r+", zarr_format=3, config={"write_empty_chunks": True})
+def _fill_value(dtype: np.dtype[Any]) -> float:
+    """Return NaN where there is one: a chunk that is lost later must not read as zeros."""
+    return float("nan") if dtype.kind == "f" else 0
