@@ -13,7 +13,6 @@ from benchmarks.task import Task
 
 TITLE = "Where the remaining time goes"
 FORMAT = "hdf5-gzip"
-WAITING = "waiting for blocks"  # by tasks, while helpers read: no work of its own
 
 
 def run(bench: Bench) -> Section:
@@ -37,8 +36,8 @@ def _describe(profile: dict[str, Any]) -> str:
     lines.append(("not running: idle, or other processes had the cores", "–", "–", *_share(room - cpu, room)))
     table = markdown(("part", "calls", "seconds, summed over threads", "processor seconds", "of all cores"), lines)
     return (
-        f"One fit of {FORMAT}: {wall:.3f} s on {cores} cores, {cpu:.3f} processor seconds. Reading runs on helper threads, one block "
-        f"ahead of the updates; '{WAITING}' is what the tasks spend until a block is there.\n\n{table}"
+        f"One fit of {FORMAT}: {wall:.3f} s on {cores} cores, {cpu:.3f} processor seconds. Each task reads, decodes and "
+        f"folds its blocks in turn, while the system fetches the next bytes.\n\n{table}"
     )
 
 

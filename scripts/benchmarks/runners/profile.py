@@ -27,8 +27,6 @@ TIMED = {
     "merges": "streampca.statistics.scatter:Scatter.merge",
     "eigh": "scipy.linalg:eigh",
 }
-WAITING = "waiting for blocks"
-WAITED_FOR = "streampca.engine.tasks:read_blocks"  # a generator: what its consumer waits for
 
 
 class Clock:
@@ -55,7 +53,6 @@ def run(task: Task) -> Work:
     clock = Clock()
     for name, place in TIMED.items():
         _wrap(place, functools.partial(_timed, clock, name))
-    _wrap(WAITED_FOR, functools.partial(_timed_generator, clock, WAITING))
     fit = ours.fit(task)
     clock.parts.clear()  # what the preparation called
 
@@ -84,19 +81,5 @@ def _timed(clock: Clock, name: str, function: Callable[..., Any]) -> Callable[..
     def timed(*args: Any, **kwargs: Any) -> Any:
         with clock.time(name):
             return function(*args, **kwargs)
-
-    return timed
-
-
-def _timed_generator(clock: Clock, name: str, function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    @functools.wraps(function)
-    def timed(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        items = function(*args, **kwargs)
-        while True:
-            with clock.time(name):
-                item = next(items, None)
-            if item is None:
-                return
-            yield item
 
     return timed
