@@ -59,6 +59,12 @@ class SchedulerConfig(_Section):
     workers: int | None = Field(default=None, ge=1)
 
 
+class CheckpointConfig(_Section):
+    """How often a run would note how far it has come. Runs cannot be resumed yet; a config that asks for it is warned of."""
+
+    every: float = Field(default=30.0, ge=0)
+
+
 class JobConfig(_Section):
     """A whole run."""
 
@@ -67,6 +73,7 @@ class JobConfig(_Section):
     memory: str | int | None = None
     output: OutputConfig = OutputConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:

@@ -39,7 +39,7 @@ def run_job(config: JobConfig, observer: Observer) -> Summary:
     output = config.output
     _check_outputs(output, config.input)
     source = open_input(config.input)
-    warnings = _missing_chunks(source, config.input.missing_chunks, observer)
+    warnings = _missing_chunks(source, config.input.missing_chunks, observer) + _no_checkpoints(config, observer)
     estimator = _estimator(config)
     with scheduler_of(config.scheduler) as scheduler:
         plan = _plan(config, estimator, source, scheduler)
@@ -157,6 +157,15 @@ def _missing_chunks(source: Source, policy: str, observer: Observer) -> list[str
     message = f"{missing} stored chunk(s) of {source.info.description} are absent and read as the fill value"
     if policy == "error":
         raise DataError(message + "; missing_chunks: warn or fill would accept them")
+    observer.warned(message)
+    return [message]
+
+
+def _no_checkpoints(config: JobConfig, observer: Observer) -> list[str]:
+    """Warn of a wish that is not fulfilled yet."""
+    if "checkpoint" not in config.model_fields_set:
+        return []
+    message = "checkpoint: no checkpoints are written yet; a run that is interrupted starts over"
     observer.warned(message)
     return [message]
 

@@ -105,6 +105,7 @@ def _join(infos: list[SourceInfo], starts: tuple[int, ...], names: tuple[str, ..
         bytes_stored=sum(info.bytes_stored for info in infos),
         fingerprint=digest("many", *(info.fingerprint for info in infos)),
         feature_names=names,
+        prefetches=all(info.prefetches for info in infos),
         in_memory=len(infos) == 1 and first.in_memory,
         read_scratch=max(info.read_scratch for info in infos),
         chunk_features=0 if 0 in widths else max(widths),
