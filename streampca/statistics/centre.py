@@ -17,7 +17,7 @@ from streampca.statistics.base import Array, Floats
 
 _SAMPLED_ROWS = 64
 _FAR = 64.0  # standard deviations from zero: farther, float32 keeps too little of the odd fraction beside the mean
-_MANY_REPEATS = 0.875  # of a sample's rows: some 32 distinct values
+_MANY_REPEATS = 0.875  # of the rows of a sample
 _ODD = 0.0381966  # of the standard deviation: small, and a fraction of no likely grid
 
 
