@@ -1,8 +1,8 @@
 """streampca: principal component analysis of more data than memory, exact, on Dask."""
 
 from streampca import errors
-from streampca.estimators import PCA, load
-from streampca.planning import Plan, plan
+from streampca.estimators import PCA, load, plan
+from streampca.planning import Plan
 from streampca.sources import open_array, open_source
 
 __version__ = "0.1.0"

@@ -105,17 +105,25 @@ class Cluster:
     def _submit_group(self, job: Any, source: Source, partition: Partition, shards: Shards) -> Any:
         group = None
         for shard in shards:
-            state = self._submit(job, source, partition, shard)
+            state = self._submit(job, source, partition, shard, weighted=source.info.weighted)
             group = state if group is None else self.client.submit(_merged, group, state, pure=False, retries=RETRIES)
         return group
 
-    def _submit(self, job: Any, source: Source, partition: Partition, shard: tuple[int, int]) -> Any:
-        """Submit a task on the blocks of a shard; rows of a Dask array are scheduled by the cluster itself."""
+    def _submit(self, job: Any, source: Source, partition: Partition, shard: tuple[int, int], *, weighted: bool = False) -> Any:
+        """Submit a task on the blocks of a shard; rows of a Dask array are scheduled by the cluster itself, with weights if need be."""
         blocks = partition.blocks(*shard)
         if not _is_lazy(source):
             return self.client.submit(_on_source, job, blocks, pure=False, retries=RETRIES)
         parts = [self.client.compute(source.lazy_rows(start, stop), retries=RETRIES) for start, stop in blocks]
-        return self.client.submit(_on_parts, job, parts, blocks, source.info.feature_names, pure=False, retries=RETRIES)
+        weights = [self._submit_weights(source, *rows) for rows in blocks] if weighted else None
+        return self.client.submit(_on_parts, job, parts, blocks, source.info.feature_names, weights, pure=False, retries=RETRIES)
+
+    def _submit_weights(self, source: Source, start: int, stop: int) -> Any:
+        """Put the weights of a block on the cluster: computed there if they are a Dask array, else as they are."""
+        lazy = source.lazy_weights(start, stop)
+        if lazy is not None:
+            return self.client.compute(lazy, retries=RETRIES)
+        return self.client.submit(_same, source.weights(slice(start, stop)), pure=False, retries=RETRIES)
 
     @contextmanager
     def _pass(self) -> Iterator[None]:
@@ -171,8 +179,14 @@ def _on_source(job: tuple[Callable[..., Any], Source], blocks: BlockRows) -> Any
     return function(source, blocks)
 
 
-def _on_parts(job: tuple[Callable[..., Any], None], parts: list[Array], blocks: BlockRows, names: tuple[str, ...] | None) -> Any:
-    return job[0](Parts(parts, blocks, names), blocks)
+def _on_parts(
+    job: tuple[Callable[..., Any], None],
+    parts: list[Array],
+    blocks: BlockRows,
+    names: tuple[str, ...] | None,
+    weights: list[Array] | None,
+) -> Any:
+    return job[0](Parts(parts, blocks, names, weights), blocks)
 
 
 def _fold(blueprint: Callable[[], Statistic], source: Source, blocks: BlockRows) -> Statistic:

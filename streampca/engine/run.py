@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+import numpy as np
+
 from streampca.blocks import Partition
 from streampca.engine.scheduler import Compute, Scheduler, Write
+from streampca.engine.tasks import Array
 from streampca.errors import NonFiniteError
 from streampca.events import Observer
 from streampca.sources.base import Source
@@ -37,6 +40,21 @@ class Engine:
                 raise first_nonfinite(self.source, self.partition, error) from None
         self.passes.append(name)
         return cast("S", result)
+
+    def over(self, source: Source, partition: Partition) -> Engine:
+        """Return an engine over another view of the data, whose passes count with this one's."""
+        return Engine(source, partition, self.scheduler, self.observer, self.passes)
+
+    def collect(self, name: str, compute: Compute, n_columns: int) -> Array:
+        """Return what is computed of every row, ``n_columns`` numbers each, in order."""
+        table = np.empty((self.source.info.n_rows, n_columns))
+
+        def write(start: int, block: Array) -> None:
+            table[start : start + len(block)] = block
+
+        map_rows(name, compute, write, self.source, self.partition, self.scheduler, self.observer, anywhere=False)
+        self.passes.append(name)
+        return table
 
 
 def map_rows(

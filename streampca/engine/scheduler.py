@@ -73,7 +73,8 @@ def connect(address: str | None = None, file: str | None = None, timeout: str = 
     from distributed import Client
 
     try:
-        return Client(address=address, timeout=timeout) if address else Client(scheduler_file=file, timeout=timeout)
+        # Not as the default client: one that finds no scheduler would stay it, and be taken for a cluster.
+        return Client(address=address, scheduler_file=None if address else file, timeout=timeout, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         where = address or file
         raise InterruptedRunError(f"no Dask scheduler answers at {where} ({error}): is it running, and reachable from here?") from error

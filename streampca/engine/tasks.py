@@ -15,7 +15,8 @@ from streampca.engine.process import borrowed_buffers
 from streampca.errors import InterruptedRunError, NonFiniteError
 from streampca.events import Observer
 from streampca.sources.base import Source
-from streampca.statistics.base import Statistic
+from streampca.sources.weighted import ROWS_AT_ONCE
+from streampca.statistics.base import Floats, Statistic
 
 Array = NDArray[Any]
 BlockRows = list[tuple[int, int]]
@@ -48,6 +49,16 @@ def read_blocks(source: Source, blocks: BlockRows) -> Iterator[tuple[int, Array]
             yield start, block
 
 
+def block_weights(source: Source, blocks: BlockRows) -> Iterator[Floats | None]:
+    """Yield the weights of each block, or None for each without weights; those of many blocks are read at once."""
+    known, first = source.weights(slice(0, 0)), 0
+    for index, (start, stop) in enumerate(blocks):
+        if known is not None and stop - first > len(known):
+            last = max(end for _, end in blocks[index:] if end <= max(start + ROWS_AT_ONCE, stop))
+            known, first = source.weights(slice(start, last)), start
+        yield None if known is None else known[start - first : stop - first]
+
+
 def work_through(source: Source, blocks: BlockRows, work: Work, observer: Observer) -> None:
     """Do the work on every block of a shard, in order, unless asked to stop."""
     row_bytes = source.info.row_bytes
@@ -63,7 +74,7 @@ def work_through(source: Source, blocks: BlockRows, work: Work, observer: Observ
 
 def fold_shard(blueprint: Callable[[], Statistic], source: Source, blocks: BlockRows, observer: Observer) -> Statistic:
     """Fold the blocks of one shard, in order, into a fresh statistic."""
-    state = blueprint()
-    work_through(source, blocks, lambda start, block: state.update(block), observer)
+    state, weights = blueprint(), block_weights(source, blocks)
+    work_through(source, blocks, lambda start, block: state.update(block, next(weights)), observer)
     state.release()
     return state

@@ -1,17 +1,20 @@
-"""The scikit-learn classes, and the loading of what they saved."""
+"""The scikit-learn classes, the loading of what they saved, and the plans of what they would do."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from streampca.errors import DataError
 from streampca.estimators.base import StreamingTransformer
 from streampca.estimators.pca import PCA
+from streampca.estimators.planned import plan_with_methods, with_time
+from streampca.planning import Plan
 from streampca.storage import stored_kind
 
-__all__ = ["PCA", "load"]
+__all__ = ["METHODS", "PCA", "StreamingTransformer", "load", "plan", "with_time"]
 
-_KINDS: dict[str, type[StreamingTransformer]] = {PCA.kind: PCA}
+METHODS: dict[str, type[StreamingTransformer]] = {PCA.kind: PCA}  # by the name in configs and on the command line
 
 
 def load(path: str | os.PathLike[str]) -> StreamingTransformer:
@@ -23,7 +26,48 @@ def load(path: str | os.PathLike[str]) -> StreamingTransformer:
         A model, such as ``model.zarr``.
     """
     kind = stored_kind(path)
-    if kind not in _KINDS:
+    if kind not in METHODS:
         what = "no such model, or not one of streampca's" if kind is None else f"it holds a {kind!r}"
         raise DataError(f"cannot load {os.fspath(path)}: {what}")
-    return _KINDS[kind]._load(path)
+    return METHODS[kind]._load(path)
+
+
+def plan(
+    source: Any,
+    method: str = "pca",
+    n_components: Any = None,
+    memory: str | int | None = None,
+    *,
+    scores: bool = False,
+    dataset: str | None = None,
+    samples_axis: int = 0,
+    weights: Any = None,
+    **parameters: Any,
+) -> Plan:
+    """Return what a fit would do, without reading the data.
+
+    Parameters
+    ----------
+    source : Source, path, glob, array or Dask array
+        What ``fit`` would be given.
+    method : str
+        The method, by its name on the command line, such as ``"pca"``.
+    n_components
+        As in the estimator.
+    memory : str or int, optional
+        The budget of the process, such as ``"2GiB"``. By default half of what is free.
+    scores : bool
+        Whether the scores are to be written as well (one more pass).
+    dataset, samples_axis, weights
+        As in ``open_source``.
+    **parameters
+        Any other parameter of the estimator, such as ``solver``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> plan(np.zeros((1000, 10)), n_components=3, memory="1GiB").n_passes
+    1
+    """
+    opening = {"dataset": dataset, "samples_axis": samples_axis, "weights": weights}
+    return plan_with_methods(METHODS, source, method, n_components, memory, scores, opening, parameters)

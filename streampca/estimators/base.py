@@ -10,16 +10,19 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streampca.engine import Scheduler, choose_scheduler, map_rows
-from streampca.errors import DataError, UsageError
+from streampca.engine import Engine, Scheduler, choose_scheduler, map_rows
+from streampca.errors import CorruptDataError, DataError, UsageError
 from streampca.estimators.lazy import as_source, is_dask_array, is_lazy, map_lazily
 from streampca.events import Observer
 from streampca.models.pca import scores_dtype
-from streampca.planning import budget_of, process_baseline
+from streampca.planning import Plan, limits_of
 from streampca.planning.scores import plan_scores
 from streampca.sinks import open_sink
 from streampca.sources import open_source
 from streampca.sources.base import Array, Source, SourceInfo
+from streampca.storage import read_arrays, write_arrays
+
+VERSION = 2  # of what is stored
 
 
 class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, metaclass=ABCMeta):
@@ -28,6 +31,73 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     kind: ClassVar[str]  # the name under which fitted models are stored
     memory: str | int | None
     n_features_in_: int
+    n_samples_: int
+    n_components_: int
+    n_passes_: int
+    solver_: str
+    plan_: Plan | None
+
+    @abstractmethod
+    def plan_for(self, source: Source, *, scheduler: Scheduler | None = None, scores: bool = False) -> Plan:
+        """Return what a fit to a source would do, without reading it; ``scores``: and a pass that writes the scores."""
+
+    @abstractmethod
+    def _fit_passes(self, engine: Engine, plan: Plan) -> None:
+        """Make the passes of a plan, and set the fitted attributes."""
+
+    @abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """Return the facts of the fit as plain values, for people and ``--json``."""
+
+    def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
+        """Fit to all rows of X.
+
+        Parameters
+        ----------
+        X : array-like, Dask array, Source, or path
+            Samples in rows. A path may be a glob, and may name a dataset: ``runs/*.h5::X``.
+        y : ignored
+        sample_weight : array-like, Dask array, Source, or path, optional
+            How often each row counts, a number of at least 0; ``"::w"`` names a dataset in the file of X.
+        """
+        return self.fit_source(self._open(X, reset=True, weights=sample_weight))
+
+    def fit_source(
+        self, source: Source, *, plan: Plan | None = None, scheduler: Scheduler | None = None, observer: Observer | None = None
+    ) -> Self:
+        """Fit to all rows of a source, on a given scheduler, telling an observer.
+
+        Parameters
+        ----------
+        source : Source
+            The rows.
+        plan : Plan, optional
+            The plan, if it has been made already.
+        scheduler : Scheduler, optional
+            Where to run; by default the active Dask client, else local threads.
+        observer : Observer, optional
+            Whom to tell of progress.
+        """
+        self._adopt_columns(source.info)
+        scheduler = scheduler or choose_scheduler()
+        plan = plan or self.plan_for(source, scheduler=scheduler)
+        engine = Engine(source, plan.partition(source.info), scheduler.limited_to(plan.workers), observer or Observer())
+        self._fit_passes(engine, plan)
+        self.plan_, self.n_passes_ = plan, len(engine.passes)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Any:
+        """Fit to X and return its scores (lazily, in a further pass, if X is lazy).
+
+        Parameters
+        ----------
+        X : array-like, Dask array, Source, or path
+            Samples in rows.
+        y : ignored
+        sample_weight : array-like, Dask array, Source, or path, optional
+            How often each row counts.
+        """
+        return self.fit(X, sample_weight=sample_weight).transform(X)
 
     @abstractmethod
     def _transform_block(self, block: Array) -> Array:
@@ -84,7 +154,8 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         source = self._open(X, reset=False)
         info, k = source.info, self._n_features_out
         scheduler = scheduler or choose_scheduler()
-        plan = plan_scores(info, k, budget=budget_of(self.memory, scheduler), workers=scheduler.workers, baseline=process_baseline())
+        limits = limits_of(self.memory, scheduler)
+        plan = plan_scores(info, k, budget=limits.budget, workers=limits.workers, baseline=limits.baseline)
         scheduler = scheduler.limited_to(plan.workers)
         names = list(self.get_feature_names_out())
         sink = open_sink(
@@ -95,11 +166,12 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 "scores", self._transform_block, out.write, source, plan.partition, scheduler, observer or Observer(), anywhere=out.parallel
             )
 
-    def _open(self, X: Any, *, reset: bool) -> Source:
+    def _open(self, X: Any, *, reset: bool, weights: Any = None) -> Source:
         """Return X as a source; ``reset`` takes over its width and names, else they must be those of the fit."""
         if not is_lazy(X):
-            return open_source(self._checked(X, reset=reset), feature_names=getattr(self, "feature_names_in_", None))
-        source = as_source(X)
+            checked = self._checked(X, reset=reset)
+            return open_source(checked, feature_names=getattr(self, "feature_names_in_", None), weights=weights)
+        source = as_source(X) if weights is None else open_source(X, weights=weights)
         if reset:
             self._adopt_columns(source.info)
         else:
@@ -131,13 +203,63 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 raise DataError(f"column {index} of {X.info.description} is {theirs!r}, but {ours!r} was there when the model was fitted")
 
     @abstractmethod
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Store the fitted model."""
+    def _stored(self) -> dict[str, Array]:
+        """Return the arrays of the fit: those of the model as ``model/...``, of the state, if there is one, as ``state/...``."""
+
+    def _attributes(self) -> dict[str, Any]:
+        """Return what is stored of the fit beside arrays, as plain values."""
+        return {}
+
+    @abstractmethod
+    def _restore(self, model: dict[str, Array], state: dict[str, Array], attributes: dict[str, Any]) -> None:
+        """Set the fitted attributes from what was stored."""
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, state: bool = True) -> None:
+        """Store the fit as a Zarr group with checksums; ``streampca.load`` reads it.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to write, for example ``model.zarr``.
+        overwrite : bool
+            Replace an existing model.
+        state : bool
+            Store the sums too, so that the loaded fit can be merged and updated.
+        """
+        check_is_fitted(self)
+        arrays = {name: array for name, array in self._stored().items() if state or not name.startswith("state/")}
+        names = getattr(self, "feature_names_in_", None)
+        plain = (str, int, float, bool, np.generic, type(None))
+        attributes = {
+            "params": {key: value for key, value in self.get_params().items() if isinstance(value, plain)},
+            "solver": self.solver_,
+            "n_passes": self.n_passes_,
+            "feature_names": None if names is None else [str(name) for name in names],
+            **self._attributes(),
+        }
+        write_arrays(path, arrays, attributes, kind=self.kind, version=VERSION, overwrite=overwrite)
 
     @classmethod
-    @abstractmethod
     def _load(cls, path: str | os.PathLike[str]) -> Self:
-        """Return a stored model."""
+        arrays, attributes, _ = read_arrays(path, kind=cls.kind, max_version=VERSION)
+        try:
+            return cls._restored(arrays, attributes)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:  # well stored, but not by save()
+            raise CorruptDataError(f"{os.fspath(path)} does not hold what a {cls.__name__} needs: {error!r}") from error
+
+    @classmethod
+    def _restored(cls, arrays: dict[str, Array], attributes: dict[str, Any]) -> Self:
+        parts: dict[str, dict[str, Array]] = {"model": {}, "state": {}}
+        for name, array in arrays.items():
+            group, _, key = name.partition("/")
+            parts[group][key] = array
+        known = set(cls._get_param_names())
+        fitted = cls(**{key: value for key, value in attributes["params"].items() if key in known})
+        if attributes["feature_names"] is not None:
+            fitted.feature_names_in_ = np.array(attributes["feature_names"], dtype=object)
+        fitted.solver_, fitted.n_passes_, fitted.plan_ = attributes["solver"], attributes["n_passes"], None
+        fitted._restore(parts["model"], parts["state"], attributes)
+        return fitted
 
 
 def as_component_count(n_components: Any) -> int | float | None:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from streampca.engine import Engine, Scheduler, choose_scheduler
+from streampca.engine import Engine, Scheduler, choose_scheduler, in_pass
 from streampca.errors import CorruptDataError, DataError, UsageError
 from streampca.estimators.base import StreamingTransformer, as_component_count
 from streampca.estimators.lazy import as_source, is_dask_array, is_lazy, map_lazily
-from streampca.events import Observer
 from streampca.models.pca import PCAModel, scores_dtype
 from streampca.planning import Plan, plan_pca
-from streampca.solvers.covariance import Options, model_of, solve
+from streampca.planning.choice import may_be_dual
+from streampca.solvers import covariance, dual, sketch, tsqr
+from streampca.solvers.spectrum import Options
 from streampca.sources import open_array
 from streampca.sources.base import Array, Source
-from streampca.statistics import Scatter
-from streampca.storage import read_arrays, write_arrays
+from streampca.statistics import RFactor, Scatter
+from streampca.statistics.scatter import Precision
+from streampca.statistics.sketch import Sketch
 
-_VERSION = 1
+State = Scatter | RFactor | Sketch
+_STATES: dict[str, Any] = {"covariance": Scatter, "tsqr": RFactor, "sketch": Sketch}
 
 
 class PCA(StreamingTransformer):
@@ -32,8 +34,9 @@ class PCA(StreamingTransformer):
     ----------
     n_components : int, float or None
         Number of components; a fraction in (0, 1) keeps the fewest that explain more than this part of the variance; None keeps all.
-    solver : {"auto", "covariance"}
-        How it is computed; ``"auto"`` leaves it to the planner.
+    solver : {"auto", "covariance", "tsqr", "sketch", "dual"}
+        How it is computed: from the covariance (one pass, exact), by a QR that never squares the data (one pass, for tiny components), by
+        a sketch and a few passes (wide data), from the products of few long rows (exact). ``"auto"`` leaves it to the planner.
     whiten : bool
         Scale the scores to unit variance.
     standardize : bool
@@ -42,8 +45,10 @@ class PCA(StreamingTransformer):
         Precision of the products. Sums are always float64.
     memory : str or int, optional
         Memory budget of the process, such as ``"2GiB"``; a fit that cannot keep it is refused. By default half of what is free.
+    tol : float
+        For the sketch: the error of the subspace (1 - MEV, the mean squared sine to the exact components) at which it stops.
     random_state : int, optional
-        Not used by the exact solver.
+        Seed of directions without variance, where more components are asked for than the data has.
 
     Attributes
     ----------
@@ -55,6 +60,8 @@ class PCA(StreamingTransformer):
         What was fitted.
     n_passes_, plan_, solver_
         How it was fitted.
+    accuracy_ : dict
+        ``residuals``, |S v - l v| / l of each component, and ``subspace_error``, the estimated 1 - MEV.
 
     Examples
     --------
@@ -69,7 +76,7 @@ class PCA(StreamingTransformer):
 
     kind: ClassVar[str] = "pca"
     _model: PCAModel
-    _state: Scatter | None
+    _state: State | None
 
     def __init__(
         self,
@@ -79,6 +86,7 @@ class PCA(StreamingTransformer):
         whiten: bool = False,
         standardize: bool = False,
         precision: Literal["auto", "float32", "float64"] = "auto",
+        tol: float = 1e-3,
         memory: str | int | None = None,
         random_state: int | None = None,
     ) -> None:
@@ -87,60 +95,63 @@ class PCA(StreamingTransformer):
         self.whiten = whiten
         self.standardize = standardize
         self.precision = precision
+        self.tol = tol
         self.memory = memory
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Fit to all rows of X.
-
-        Parameters
-        ----------
-        X : array-like, Dask array, Source, or path
-            Samples in rows. A path may be a glob, and may name a dataset: ``runs/*.h5::X``.
-        y : ignored
-        """
-        return self.fit_source(self._open(X, reset=True))
-
-    def fit_source(
-        self, source: Source, *, plan: Plan | None = None, scheduler: Scheduler | None = None, observer: Observer | None = None
-    ) -> Self:
-        """Fit to all rows of a source, on a given scheduler, telling an observer.
+    def plan_for(self, source: Source, *, scheduler: Scheduler | None = None, scores: bool = False) -> Plan:
+        """Return what a fit to a source would do, without reading it.
 
         Parameters
         ----------
         source : Source
             The rows.
-        plan : Plan, optional
-            The plan, if it has been made already.
         scheduler : Scheduler, optional
-            Where to run; by default the active Dask client, else local threads.
-        observer : Observer, optional
-            Whom to tell of progress.
+            Where it would run.
+        scores : bool
+            Whether the scores are to be written as well (one more pass).
         """
-        self._adopt_columns(source.info)
-        n_components = as_component_count(self.n_components)
-        scheduler = scheduler or choose_scheduler()
-        plan = plan or self._plan(source, n_components, scheduler)
-        scheduler = scheduler.limited_to(plan.workers)
-        engine = Engine(source, plan.partition(source.info), scheduler, observer or Observer())
-        precision: Any = plan.precision
-        model, state = solve(
-            source.info.n_features, self._options(n_components), engine.run, precision=precision, repeat=self.precision == "auto"
+        turned = source.transposed() if may_be_dual(source.info, self.solver) else None
+        return plan_pca(
+            source.info,
+            as_component_count(self.n_components),
+            memory=self.memory,
+            solver=self.solver,
+            precision=self.precision,
+            standardize=bool(self.standardize),
+            tol=self.tol,
+            turned=None if turned is None else turned.info,
+            scheduler=scheduler,
+            scores=scores,
         )
-        return self._adopt(model, state, plan, len(engine.passes))
 
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Fit to X and return its scores (lazily, in a second pass, if X is lazy).
+    def _fit_passes(self, engine: Engine, plan: Plan) -> None:
+        options = self._options(as_component_count(self.n_components))
+        model, state = self._solve(engine, plan, options)
+        self.solver_ = plan.solver
+        self._adopt(model, state)
 
-        Parameters
-        ----------
-        X : array-like, Dask array, Source, or path
-            Samples in rows.
-        y : ignored
-        """
-        return self.fit(X).transform(X)
+    def _solve(self, engine: Engine, plan: Plan, options: Options) -> tuple[PCAModel, State | None]:
+        """Run the solver of the plan."""
+        d, precision, sums = plan.n_features, cast("Precision", plan.precision), cast("Precision", plan.sums)
+        if plan.solver == "tsqr":
+            return tsqr.solve(d, options, engine.run)
+        if plan.solver == "dual":
+            return dual.solve(plan.n_rows, options, self._columns(engine, plan), precision, self.random_state), None
+        if plan.solver == "sketch":
+            most = plan.max_passes or plan.n_passes
+            effort = sketch.Effort(plan.rank or 1, precision, sums, self.tol, most - options.standardize, self.random_state)
+            return sketch.solve(d, options, engine.run, effort)
+        return covariance.solve(d, options, engine.run, precision=precision, repeat=self.precision == "auto")
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def _columns(self, engine: Engine, plan: Plan) -> Engine:
+        """Return the engine of passes over slabs of columns."""
+        turned = engine.source.transposed()
+        if turned is None:
+            raise UsageError(f"{engine.source.info.description} cannot be read by columns: use another solver")
+        return engine.over(turned, plan.partition(turned.info))
+
+    def partial_fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
         """Fold more rows into the fit, exactly: the result is that of one fit to all rows seen so far.
 
         Parameters
@@ -148,26 +159,34 @@ class PCA(StreamingTransformer):
         X : array-like, Dask array, Source, or path
             More samples.
         y : ignored
+        sample_weight : array-like, Dask array, Source, or path, optional
+            How often each row counts.
         """
-        known: Scatter | None = getattr(self, "_state", None)
+        known: State | None = getattr(self, "_state", None)
         if known is None and self.__sklearn_is_fitted__():
             raise UsageError(
-                "this fit was stored without its state, so no rows can be added to it: save with state=True, or fit all rows again"
+                "this fit was stored without its state (or by solver='dual', which keeps none), so no rows can be added to it: "
+                "save with state=True, fit with solver='covariance' or 'tsqr', or fit all rows again"
             )
-        source = self._open(X, reset=known is None)
+        _refuse_sketch(known)
+        source = self._open(X, reset=known is None, weights=sample_weight)
         n_components = as_component_count(self.n_components)
         _check_component_count(n_components, source.info.n_features)
         scheduler = choose_scheduler()
         # A pass in float32 is repeated in float64 where the whole spectrum needs it; a batch cannot know that spectrum.
         precision = "float64" if self.precision == "auto" else self.precision
-        plan = plan_pca(source.info, None, memory=self.memory, solver=self.solver, precision=precision, scheduler=scheduler, min_rows=1)
-        scheduler = scheduler.limited_to(plan.workers)
-        state = Engine(source, plan.partition(source.info), scheduler).run("scatter", Scatter(source.info.n_features, plan.precision))  # type: ignore[arg-type]
+        solver = "tsqr" if isinstance(known, RFactor) else self.solver if self.solver != "auto" else "covariance"
+        if solver in ("sketch", "dual"):
+            raise UsageError(f"solver={solver!r} cannot add rows to a fit: use solver='covariance' or 'tsqr'")
+        plan = plan_pca(source.info, None, memory=self.memory, solver=solver, precision=precision, scheduler=scheduler, min_rows=1)
+        engine = Engine(source, plan.partition(source.info), scheduler.limited_to(plan.workers))
+        d = source.info.n_features
+        empty: State = RFactor(d) if solver == "tsqr" else Scatter(d, cast("Precision", plan.precision))
+        state = engine.run(solver, empty)
         if known is not None:
-            total = known.copy()
-            total.merge(state)
-            state = total
-        return self._from_state(state, n_components, plan)
+            state = _joined(known, state)
+        self.plan_, self.n_passes_, self.solver_ = plan, 1, solver
+        return self._from_state(state, n_components)
 
     def merge(self, other: PCA) -> Self:
         """Join the fit of other rows to this one, exactly: the result is that of one fit to the rows of both.
@@ -175,17 +194,21 @@ class PCA(StreamingTransformer):
         Parameters
         ----------
         other : PCA
-            A fit to other rows with the same columns; left as it is.
+            A fit to other rows with the same columns, by the same solver; left as it is.
         """
-        states = [getattr(each, "_state", None) for each in (self, other)]
-        if states[0] is None or states[1] is None:
+        ours: Any = getattr(self, "_state", None)
+        theirs: Any = getattr(other, "_state", None)
+        if ours is None or theirs is None:
             raise UsageError("both must be fitted (or saved with state=True and loaded) before they can be merged")
-        if states[0].n_features != states[1].n_features:
-            raise DataError(f"cannot merge fits of {states[0].n_features} and {states[1].n_features} features")
+        _refuse_sketch(ours, theirs)
+        if type(ours) is not type(theirs):
+            raise UsageError(f"cannot merge a fit by {self.solver_!r} with one by {other.solver_!r}: fit both by the same solver")
+        if ours.n_features != theirs.n_features:
+            raise DataError(f"cannot merge fits of {ours.n_features} and {theirs.n_features} features")
         self._check_same_names(other)
-        total = states[0].copy()
-        total.merge(states[1])
-        return self._from_state(total, as_component_count(self.n_components), getattr(self, "plan_", None))
+        self.plan_, self.n_passes_ = getattr(self, "plan_", None), 1
+        joined: Scatter | RFactor = _joined(ours, theirs)
+        return self._from_state(joined, as_component_count(self.n_components))
 
     def inverse_transform(self, X: Any) -> Any:
         """Return the rows that scores stand for.
@@ -240,57 +263,33 @@ class PCA(StreamingTransformer):
         check_is_fitted(self)
         return self._model.precision()
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, state: bool = True) -> None:
-        """Store the fit as a Zarr group with checksums; ``streampca.load`` reads it.
-
-        Parameters
-        ----------
-        path : str or Path
-            Where to write, for example ``model.zarr``.
-        overwrite : bool
-            Replace an existing model.
-        state : bool
-            Store the sums too, so that the loaded fit can be merged and updated.
-        """
-        check_is_fitted(self)
-        arrays = {f"model/{name}": array for name, array in self._model.to_arrays().items()}
-        if state and self._state is not None:
-            arrays |= {f"state/{name}": array for name, array in self._state.to_arrays().items()}
-        names = getattr(self, "feature_names_in_", None)
-        attributes = {
-            "params": {
-                key: value for key, value in self.get_params().items() if isinstance(value, (str, int, float, bool, np.generic, type(None)))
-            },
-            "solver": self.solver_,
-            "n_passes": self.n_passes_,
-            "feature_names": None if names is None else [str(name) for name in names],
+    def summary(self) -> dict[str, Any]:
+        """Return the facts of the fit as plain values."""
+        model = self._model
+        return {
+            "variance_kept": float(self.explained_variance_ratio_.sum()),
+            "explained_variance_ratio": self.explained_variance_ratio_[:20].tolist(),
+            "noise_variance": float(self.noise_variance_),
+            "standardized": bool(self.standardize),
+            "whitened": bool(self.whiten),
+            "accuracy": {"subspace_error": model.subspace_error, "largest_residual": float(model.residuals.max())},
+            "can_be_updated": isinstance(self._state, (Scatter, RFactor)),
         }
-        write_arrays(path, arrays, attributes, kind=self.kind, version=_VERSION, overwrite=overwrite)
 
-    @classmethod
-    def _load(cls, path: str | os.PathLike[str]) -> Self:
-        arrays, attributes, _ = read_arrays(path, kind=cls.kind, max_version=_VERSION)
-        try:
-            return cls._restored(arrays, attributes)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:  # well stored, but not by save()
-            raise CorruptDataError(f"{os.fspath(path)} does not hold what a PCA needs: {error!r}") from error
+    def _stored(self) -> dict[str, Array]:
+        arrays = {f"model/{name}": array for name, array in self._model.to_arrays().items()}
+        if self._state is not None:
+            arrays |= {f"state/{name}": array for name, array in self._state.to_arrays().items()}
+        return arrays
 
-    @classmethod
-    def _restored(cls, arrays: dict[str, Array], attributes: dict[str, Any]) -> Self:
-        parts: dict[str, dict[str, Array]] = {"model": {}, "state": {}}
-        for name, array in arrays.items():
-            group, _, key = name.partition("/")
-            parts[group][key] = array
-        model = PCAModel.from_arrays(parts["model"])
-        pca = cls(**{key: value for key, value in attributes["params"].items() if key in cls().get_params()})
-        pca.n_features_in_ = model.n_features
-        if attributes["feature_names"] is not None:
-            pca.feature_names_in_ = np.array(attributes["feature_names"], dtype=object)
-        state = Scatter.from_arrays(parts["state"]) if parts["state"] else None
-        if state is not None and (state.n_features, state.count) != (model.n_features, model.n_samples):
-            raise CorruptDataError(f"the stored sums ({state.count} x {state.n_features}) are not those of the model")
-        pca.solver_ = attributes["solver"]
-        return pca._adopt(model, state, None, attributes["n_passes"])
+    def _restore(self, model: dict[str, Array], state: dict[str, Array], attributes: dict[str, Any]) -> None:
+        fitted = PCAModel.from_arrays(model)
+        self.n_features_in_ = fitted.n_features
+        kind = _STATES.get(self.solver_)
+        known = kind.from_arrays(state) if state and kind is not None else None
+        if known is not None and (known.n_features, known.centre.rows) != (fitted.n_features, fitted.n_samples):
+            raise CorruptDataError(f"the stored sums ({known.centre.rows} x {known.n_features}) are not those of the model")
+        self._adopt(fitted, known)
 
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether there is a model: one row, or a fit that failed, leaves none."""
@@ -309,21 +308,20 @@ class PCA(StreamingTransformer):
                 raise UsageError(f"{name} must be true or false, not {getattr(self, name)!r}")
         return Options(n_components, bool(self.whiten), bool(self.standardize))
 
-    def _plan(self, source: Source, n_components: int | float | None, scheduler: Scheduler) -> Plan:
-        return plan_pca(source.info, n_components, memory=self.memory, solver=self.solver, precision=self.precision, scheduler=scheduler)
-
-    def _from_state(self, state: Scatter, n_components: int | float | None, plan: Plan | None) -> Self:
+    def _from_state(self, state: Scatter | RFactor, n_components: int | float | None) -> Self:
         """Take over sums; with fewer than two rows there is nothing to tell yet."""
-        limit = min(state.count, state.n_features)
+        limit = min(state.rows, state.n_features)
         _check_component_count(n_components, state.n_features)
         if isinstance(n_components, int):
             n_components = min(n_components, limit)
-        self._state: Scatter | None = state
-        if state.count < 2:
+        self._state: State | None = state
+        if state.rows < 2:
             return self
-        return self._adopt(model_of(state, self._options(n_components)), state, plan, 1)
+        options = self._options(n_components)
+        model = tsqr.model_of(state, options) if isinstance(state, RFactor) else covariance.model_of(state, options)
+        return self._adopt(model, state)
 
-    def _adopt(self, model: PCAModel, state: Scatter | None, plan: Plan | None, n_passes: int) -> Self:
+    def _adopt(self, model: PCAModel, state: State | None) -> Self:
         """Set the fitted attributes."""
         self._model = model
         self._state = state
@@ -334,8 +332,7 @@ class PCA(StreamingTransformer):
         self.mean_, self.scale_ = model.mean, model.scale
         self.noise_variance_ = model.noise_variance
         self.n_components_, self.n_samples_ = model.n_components, model.n_samples
-        self.plan_, self.n_passes_ = plan, n_passes
-        self.solver_ = plan.solver if plan else getattr(self, "solver_", "covariance")
+        self.accuracy_ = {"residuals": model.residuals, "subspace_error": model.subspace_error}
         return self
 
     def _check_same_names(self, other: PCA) -> None:
@@ -352,3 +349,16 @@ def _check_component_count(n_components: int | float | None, n_features: int) ->
             raise UsageError(f"n_components={n_components} is not a fraction of variance in (0, 1): write an integer to ask for a number")
     elif n_components is not None and not 1 <= n_components <= n_features:
         raise UsageError(f"n_components={n_components} must be between 1 and n_features={n_features}")
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Return the sums of both, which are left as they are."""
+    total = first.copy()
+    with in_pass():
+        total.merge(second)
+    return total
+
+
+def _refuse_sketch(*states: State | None) -> None:
+    if any(isinstance(state, Sketch) for state in states):
+        raise UsageError("a sketch cannot be updated or merged exactly: fit all rows again, or use solver='covariance' or 'tsqr'")

@@ -11,9 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from streampca.errors import ConfigError, did_you_mean
-from streampca.estimators import PCA
-
-METHODS = {"pca": PCA}
+from streampca.estimators import METHODS
 
 
 class _Section(BaseModel):
@@ -28,6 +26,7 @@ class InputConfig(_Section):
     samples_axis: Literal[0, 1] = 0
     columns: list[int | str] | str | None = None
     rows: list[int] | str | None = None
+    weights: str | None = None  # a path::dataset, or ::dataset in the same file
     missing_chunks: Literal["warn", "error", "fill"] = "warn"
 
 
@@ -35,7 +34,7 @@ class MethodConfig(BaseModel):
     """What to fit: the name of a method and any parameter of its estimator."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    name: Literal["pca"] = "pca"
+    name: str = "pca"
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -98,6 +97,10 @@ def make_config(content: Mapping[str, Any], where: str = "the request") -> JobCo
         config = JobConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"{where}: " + "; ".join(_say(dict(each)) for each in error.errors())) from None
+    if config.method.name not in METHODS:
+        name = config.method.name
+        known_names = ", ".join(map(repr, METHODS))
+        raise ConfigError(f"{where}: method.name: must be one of {known_names} (got {name!r}).{did_you_mean(name, METHODS)}")
     known = METHODS[config.method.name]().get_params()
     for name in config.method.parameters:
         if name == "memory" or name not in known:

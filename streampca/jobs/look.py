@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streampca.estimators import PCA, load
+from streampca.estimators import load
 from streampca.sources import open_source
 from streampca.storage import stored_kind
 
@@ -17,8 +17,6 @@ def describe(path: str, dataset: str | None = None, samples_axis: int = 0) -> di
 
 def _describe_model(path: str) -> dict[str, Any]:
     model = load(path)
-    if not isinstance(model, PCA):
-        return {"model": path, "kind": model.kind}
     return {
         "model": path,
         "kind": model.kind,
@@ -26,12 +24,7 @@ def _describe_model(path: str) -> dict[str, Any]:
         "rows": model.n_samples_,
         "features": model.n_features_in_,
         "components": model.n_components_,
-        "variance_kept": float(model.explained_variance_ratio_.sum()),
-        "explained_variance_ratio": model.explained_variance_ratio_[:20].tolist(),
-        "noise_variance": model.noise_variance_,
-        "standardized": bool(model.standardize),
-        "whitened": bool(model.whiten),
-        "can_be_updated": model._state is not None,
+        **model.summary(),
     }
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from streampca.engine import Scheduler, choose_scheduler, connect
 from streampca.errors import DataError, InterruptedRunError, UsageError
-from streampca.estimators import PCA, load
+from streampca.estimators import METHODS, StreamingTransformer, load, with_time
 from streampca.events import Observer
-from streampca.jobs.config import METHODS, InputConfig, JobConfig, OutputConfig, SchedulerConfig
+from streampca.jobs.config import InputConfig, JobConfig, OutputConfig, SchedulerConfig
 from streampca.memory import peak_rss
-from streampca.planning import Plan, plan_pca
+from streampca.planning import Plan
 from streampca.sinks import check_sink
 from streampca.sources import open_source
 from streampca.sources.base import Source
@@ -30,7 +30,7 @@ def plan_job(config: JobConfig) -> Plan:
     """Return what a run would do, reading no data."""
     estimator = _estimator(config)
     with scheduler_of(config.scheduler) as scheduler:
-        return _plan(config, estimator, open_input(config.input), scheduler)
+        return with_time(_plan(config, estimator, open_input(config.input), scheduler))
 
 
 def run_job(config: JobConfig, observer: Observer) -> Summary:
@@ -104,7 +104,14 @@ def _local_paths(path: str | list[str]) -> list[Path]:
 def open_input(config: InputConfig) -> Source:
     """Return the source that a config names."""
     rows: Any = tuple(config.rows) if isinstance(config.rows, list) else config.rows
-    return open_source(config.path, dataset=config.dataset, samples_axis=config.samples_axis, columns=config.columns, rows=rows)
+    return open_source(
+        config.path,
+        dataset=config.dataset,
+        samples_axis=config.samples_axis,
+        columns=config.columns,
+        rows=rows,
+        weights=config.weights,
+    )
 
 
 @contextmanager
@@ -133,20 +140,12 @@ def _address_in(file: str) -> str:
         raise UsageError(message) from None
 
 
-def _estimator(config: JobConfig) -> PCA:
+def _estimator(config: JobConfig) -> StreamingTransformer:
     return METHODS[config.method.name](**config.method.parameters, memory=config.memory)
 
 
-def _plan(config: JobConfig, estimator: PCA, source: Source, scheduler: Scheduler) -> Plan:
-    return plan_pca(
-        source.info,
-        estimator.n_components,
-        memory=config.memory,
-        solver=estimator.solver,
-        precision=estimator.precision,
-        scores=config.output.scores is not None,
-        scheduler=scheduler,
-    )
+def _plan(config: JobConfig, estimator: StreamingTransformer, source: Source, scheduler: Scheduler) -> Plan:
+    return estimator.plan_for(source, scheduler=scheduler, scores=config.output.scores is not None)
 
 
 def _missing_chunks(source: Source, policy: str, observer: Observer) -> list[str]:
@@ -170,7 +169,7 @@ def _no_checkpoints(config: JobConfig, observer: Observer) -> list[str]:
     return [message]
 
 
-def _facts(estimator: PCA, source: Source) -> Summary:
+def _facts(estimator: StreamingTransformer, source: Source) -> Summary:
     info, plan = source.info, estimator.plan_
     return {
         "input": info.description,
@@ -183,8 +182,7 @@ def _facts(estimator: PCA, source: Source) -> Summary:
         "solver": estimator.solver_,
         "passes": estimator.n_passes_,
         "components": estimator.n_components_,
-        "variance_kept": float(estimator.explained_variance_ratio_.sum()),
-        "explained_variance_ratio": estimator.explained_variance_ratio_[:20].tolist(),
+        **estimator.summary(),
         "projected_memory": plan.peak_memory if plan else None,
         "memory_budget": plan.budget if plan else None,
     }

@@ -39,6 +39,8 @@ class PCAModel:
     noise_variance: float
     total_variance: float
     n_samples: int
+    residuals: Floats  # |S v - l v| / l of each component, as far as it is known
+    subspace_error: float  # estimated 1 - MEV against the exact components
     whiten: bool = False
 
     @property
@@ -129,7 +131,8 @@ class PCAModel:
         if arrays.keys() != wanted or arrays["components"].ndim != 2:
             raise CorruptDataError(f"a model has the arrays {', '.join(sorted(wanted))}, but these are stored: {', '.join(sorted(arrays))}")
         k, d = arrays["components"].shape
-        expected = {"mean": (d,), "scale": (d,), "explained_variance": (k,), "explained_variance_ratio": (k,), "singular_values": (k,)}
+        by_component = ("explained_variance", "explained_variance_ratio", "singular_values", "residuals")
+        expected = {"mean": (d,), "scale": (d,), **dict.fromkeys(by_component, (k,))}
         for name, array in arrays.items():
             if array.shape != expected.get(name, (k, d) if name == "components" else ()) or not np.isfinite(array).all():
                 raise CorruptDataError(f"array {name!r} of the model has shape {array.shape} or entries that do not fit the others")

@@ -3,64 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from streampca.engine import Scheduler, choose_scheduler
 from streampca.errors import DataError, UsageError, did_you_mean
 from streampca.memory import current_rss, default_budget, parse_bytes
-from streampca.planning.covariance import Request, plan_covariance
+from streampca.planning.choice import SOLVERS, plan_with
+from streampca.planning.covariance import Request
 from streampca.planning.plans import PassPlan, Plan
+from streampca.planning.projection import Limits
 from streampca.planning.scores import plan_scores
-from streampca.sources import open_source
 from streampca.sources.base import SourceInfo
 from streampca.statistics.scatter import state_bytes
 
-__all__ = ["PassPlan", "Plan", "plan", "plan_pca"]
+__all__ = ["SOLVERS", "Limits", "PassPlan", "Plan", "Request", "limits_of", "plan_pca", "with_scores"]
 
-METHODS = ("pca",)
-SOLVERS = ("auto", "covariance")
 _BASELINE_LIMIT = 384 * 2**20
-
-
-def plan(
-    source: Any,
-    method: str = "pca",
-    n_components: int | float | None = None,
-    memory: str | int | None = None,
-    *,
-    solver: str = "auto",
-    precision: Literal["auto", "float32", "float64"] = "auto",
-    scores: bool = False,
-    dataset: str | None = None,
-    samples_axis: int = 0,
-) -> Plan:
-    """Return what a fit would do, without reading the data.
-
-    Parameters
-    ----------
-    source : Source, path, glob, array or Dask array
-        What ``fit`` would be given.
-    method : {"pca"}
-        The method.
-    n_components, solver, precision
-        As in the estimator.
-    memory : str or int, optional
-        The budget of the process, such as ``"2GiB"``. By default half of what is free.
-    scores : bool
-        Whether the scores are to be written as well (one more pass).
-    dataset, samples_axis
-        As in ``open_source``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> plan(np.zeros((1000, 10)), n_components=3, memory="1GiB").n_passes
-    1
-    """
-    if method not in METHODS:
-        raise UsageError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}.{did_you_mean(method, METHODS)}")
-    info = open_source(source, dataset=dataset, samples_axis=samples_axis).info
-    return plan_pca(info, n_components, memory=memory, solver=solver, precision=precision, scores=scores)
 
 
 def plan_pca(
@@ -70,24 +28,38 @@ def plan_pca(
     memory: str | int | None = None,
     solver: str = "auto",
     precision: Literal["auto", "float32", "float64"] = "auto",
+    standardize: bool = False,
+    tol: float = 1e-3,
+    turned: SourceInfo | None = None,
     scores: bool = False,
     scheduler: Scheduler | None = None,
     min_rows: int = 2,
 ) -> Plan:
-    """Return the plan of a PCA, or say why it cannot be done."""
+    """Return the plan of a PCA, or say why it cannot be done; ``turned`` is the transposed table, where it can be read."""
     if solver not in SOLVERS:
         raise UsageError(f"unknown solver {solver!r}: choose one of {', '.join(SOLVERS)}.{did_you_mean(solver, SOLVERS)}")
     if precision not in ("auto", "float32", "float64"):
         raise UsageError(f"precision must be 'auto', 'float32' or 'float64', not {precision!r}")
+    if isinstance(tol, (bool, str)) or not 0 < tol < 1:
+        raise UsageError(f"tol must be between 0 and 1 (an error of the subspace, 1 - MEV), not {tol!r}")
     check_shape(info, n_components, min_rows)
+    limits = limits_of(memory, scheduler)
+    plan = plan_with(solver, info, turned, Request(n_components, precision, standardize, tol), limits)
+    return with_scores(plan, info, limits) if scores else plan
+
+
+def with_scores(plan: Plan, info: SourceInfo, limits: Limits, held: int | None = None) -> Plan:
+    """Return the plan with a pass that writes the scores; ``held`` is what is kept of the fit meanwhile."""
+    kept = plan.n_components if isinstance(plan.n_components, int) else min(info.n_rows, plan.rank or info.n_features)
+    held = _kept_state(plan) if held is None else held
+    stage = plan_scores(info, kept, budget=limits.budget, workers=limits.workers, baseline=limits.baseline + held).stage
+    return replace(plan, stages=(*plan.stages, stage))
+
+
+def limits_of(memory: str | int | None, scheduler: Scheduler | None = None) -> Limits:
+    """Return what a run may take on a scheduler."""
     scheduler = scheduler or choose_scheduler()
-    limits = {"budget": budget_of(memory, scheduler), "workers": scheduler.workers, "baseline": process_baseline()}
-    plan = plan_covariance(info, Request(n_components, precision), **limits)
-    if not scores:
-        return plan
-    kept = n_components if isinstance(n_components, int) else min(info.n_rows, info.n_features)
-    limits["baseline"] += state_bytes(info.n_features)
-    return replace(plan, stages=(*plan.stages, plan_scores(info, kept, **limits).stage))
+    return Limits(budget_of(memory, scheduler), scheduler.workers, process_baseline())
 
 
 def budget_of(memory: str | int | None, scheduler: Scheduler) -> int:
@@ -122,3 +94,11 @@ def check_shape(info: SourceInfo, n_components: int | float | str | None, min_ro
             f"n_components={n_components} must be between 1 and min(n_samples, n_features)={limit} "
             f"({info.n_rows:,} x {info.n_features:,} data)"
         )
+
+
+def _kept_state(plan: Plan) -> int:
+    """Return the bytes of the state that a fit keeps beside its model."""
+    if plan.solver == "dual":
+        return 0
+    d = plan.n_features
+    return state_bytes(d) if plan.rank is None else 8 * plan.rank * d

@@ -18,6 +18,7 @@ class PassPlan:
     name: str
     bytes_read: int
     memory: Mapping[str, int]  # bytes by purpose
+    flops: float = 0.0  # of the products, for an estimate of the time
 
     @property
     def peak_memory(self) -> int:
@@ -43,6 +44,11 @@ class Plan:
     stages: tuple[PassPlan, ...]
     reasons: tuple[str, ...] = ()
     scratch_bytes: int = 0
+    rank: int | None = None  # directions that a sketch keeps
+    sums: str = "float64"
+    max_passes: int | None = None  # where the data decides how many are needed
+    by_columns: bool = False  # whether slabs of columns are read instead of blocks of rows
+    seconds: float | None = None  # an estimate, see ``estimated``
 
     @property
     def n_passes(self) -> int:
@@ -71,12 +77,13 @@ class Plan:
     def explain(self) -> str:
         """Say in plain words what will be done and why."""
         k = "all" if self.n_components is None else self.n_components
+        rows = "columns" if self.by_columns else "rows"
         lines = [
             f"{self.method} of {self.n_rows:,} rows x {self.n_features:,} features, components: {k}",
-            f"solver: {self.solver}; products in {self.precision}, sums in float64",
+            f"solver: {self.solver}; products in {self.precision}, sums in {self.sums}",
             *(f"  because {reason}" for reason in self.reasons),
-            f"{self.n_passes} pass(es), {format_bytes(self.bytes_read)} read (decoded)",
-            f"{self.n_shards:,} shard(s) in blocks of {self.block_rows:,} rows; {self.workers} at a time in a process",
+            self._explain_passes(),
+            f"{self.n_shards:,} shard(s) in blocks of {self.block_rows:,} {rows}; {self.workers} at a time in a process",
             f"projected peak memory {format_bytes(self.peak_memory)} of a budget of {format_bytes(self.budget)}:",
         ]
         for stage in self.stages:
@@ -84,6 +91,22 @@ class Plan:
             lines.append(f"  {stage.name}: {format_bytes(stage.peak_memory)} ({parts})")
         return "\n".join(lines)
 
+    def _explain_passes(self) -> str:
+        most = f", at most {self.max_passes} if the data needs them" if self.max_passes else ""
+        text = f"{self.n_passes} pass(es){most}, {format_bytes(self.bytes_read)} read (decoded)"
+        return text if self.seconds is None else f"{text}; about {_rough(self.seconds)} (an estimate)"
+
     def __str__(self) -> str:
         """Return the explanation."""
         return self.explain()
+
+
+def _rough(seconds: float) -> str:
+    """Return a time as people say it.
+
+    >>> _rough(0.4), _rough(75), _rough(8000)
+    ('1 s', '80 s', '2.2 h')
+    """
+    if seconds < 100:
+        return f"{max(float(f'{seconds:.1g}'), 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

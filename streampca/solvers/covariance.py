@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import linalg
@@ -13,30 +12,14 @@ from streampca.engine import in_pass
 from streampca.errors import DataError
 from streampca.models.pca import Floats, PCAModel
 from streampca.planning.covariance import kept_vectors
+from streampca.solvers.finish import Sample, exactly, pca_model
+from streampca.solvers.spectrum import ONE_THREAD_LIMIT, Options, Spectrum, check_sum_of_weights, count_components
 from streampca.statistics.scatter import STRIP_ROWS, Precision, Scatter
 
 Run = Callable[[str, Scatter], Scatter]
 
-ONE_THREAD_LIMIT = 1500  # up to this width more BLAS threads mostly wait for each other
 FLOAT32_TOLERANCE = 1e-6  # the relative accuracy of a variance that is promised for float32 data
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """The leading eigenpairs of a covariance (divisor n - 1), largest first, and its exact trace."""
-
-    variances: Floats
-    vectors: Floats  # one per row
-    trace: float
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is to be made of the sums."""
-
-    n_components: int | float | None = None
-    whiten: bool = False
-    standardize: bool = False
+FLOAT32_ERROR = 0.05 * float(np.finfo(np.float32).eps)  # of a strip's products, in the largest variance (measured); independent of others'
 
 
 def solve(n_features: int, options: Options, run: Run, *, precision: Precision, repeat: bool) -> tuple[PCAModel, Scatter]:
@@ -46,35 +29,29 @@ def solve(n_features: int, options: Options, run: Run, *, precision: Precision, 
     """
     scatter = run("scatter", Scatter(n_features, precision))
     model = model_of(scatter, options)
-    if repeat and precision == "float32" and too_coarse(model, scatter.count):
+    if repeat and precision == "float32" and too_coarse(model, scatter.rows):
         scatter = run("scatter-float64", Scatter(n_features, "float64"))
         model = model_of(scatter, options)
     return model, scatter
 
 
 def model_of(scatter: Scatter, options: Options) -> PCAModel:
-    """Return the PCA of accumulated sums."""
+    """Return the PCA of accumulated sums; a row of weight w is w rows in all of it but the rank."""
     n, d = scatter.count, scatter.n_features
-    limit = min(n, d)
+    check_sum_of_weights(n, scatter.rows)
     scale = column_scales(scatter) if options.standardize else np.ones(d)
     spectrum = eigenpairs(scatter, scale, kept_vectors(d, options.n_components))
-    k = count_components(spectrum, options.n_components, limit)
-    variances, trace = spectrum.variances[:k], spectrum.trace
-    rest = max(trace - variances.sum(), 0.0) if k < limit else 0.0
-    if spectrum.variances.size == d:  # the sum of small parts is more accurate than the difference of large ones
-        rest = float(spectrum.variances[k:].sum())
-    return PCAModel(
-        components=fix_signs(spectrum.vectors[:k]),
-        mean=scatter.mean,
-        scale=scale,
-        explained_variance=variances,
-        explained_variance_ratio=variances / trace if trace > 0 else np.zeros(k),
-        singular_values=np.sqrt(variances * (n - 1)),
-        noise_variance=rest / (limit - k) if k < limit else 0.0,
-        total_variance=trace,
-        n_samples=n,
-        whiten=options.whiten,
-    )
+    sample = Sample(scatter.mean, scale, scatter.rows, n, spectrum.trace)
+    k = count_components(spectrum, options.n_components, sample.limit)
+    rank = int(np.count_nonzero(spectrum.variances > 4 * np.sqrt(d) * np.finfo(np.float64).eps * spectrum.variances[0]))
+    residuals = _rounding(scatter) * spectrum.variances[0] / np.maximum(spectrum.variances, np.finfo(np.float64).tiny)
+    return pca_model(sample, exactly(spectrum, k, residuals, rank), options)
+
+
+def _rounding(scatter: Scatter) -> float:
+    """Return the rounding errors of the sums and of their eigenvalues, relative to the largest."""
+    products = 0.0 if scatter.precision == "float64" else FLOAT32_ERROR / np.sqrt(max(scatter.rows / STRIP_ROWS, 1.0))
+    return float(products + np.sqrt(scatter.n_features) * np.finfo(np.float64).eps)
 
 
 def eigenpairs(scatter: Scatter, scale: Floats, n_vectors: int) -> Spectrum:
@@ -95,40 +72,14 @@ def eigenpairs(scatter: Scatter, scale: Floats, n_vectors: int) -> Spectrum:
     return Spectrum(np.maximum(values[::-1], 0.0), np.ascontiguousarray(vectors.T[::-1]), trace)
 
 
-def count_components(spectrum: Spectrum, n_components: int | float | None, limit: int) -> int:
-    """Return the number of components: as asked for, or the fewest that explain more than a fraction of the variance."""
-    if n_components is None:
-        return limit
-    if isinstance(n_components, int):
-        return n_components
-    if spectrum.trace <= 0:
-        return 1
-    explained = np.cumsum(spectrum.variances[:limit]) / spectrum.trace
-    return min(int(np.searchsorted(explained, n_components, side="right")) + 1, limit)
-
-
 def column_scales(scatter: Scatter) -> Floats:
     """Return the standard deviation (divisor n) of each column, 1 where it is constant."""
     deviation = np.sqrt(scatter.scatter.diagonal() / scatter.count)
     return np.where(deviation > 0, deviation, 1.0)
 
 
-def fix_signs(components: Floats) -> Floats:
-    """Return the components with their entry of largest magnitude positive.
-
-    >>> fix_signs(np.array([[0.6, -0.8], [0.8, 0.6]])).tolist()
-    [[-0.6, 0.8], [0.8, 0.6]]
-    """
-    largest = np.abs(components).argmax(axis=1)
-    signs = np.sign(components[np.arange(len(components)), largest])
-    return components * np.where(signs == 0, 1.0, signs)[:, None]
-
-
 def too_coarse(model: PCAModel, n_rows: int) -> bool:
-    """Return whether rounding in float32 products may show in the smallest variance that was asked for.
-
-    The errors of strips are independent, each about a twentieth of float32's epsilon of the largest variance (measured).
-    """
+    """Return whether rounding in float32 products may show in the smallest variance that was asked for."""
     strips = max(n_rows / STRIP_ROWS, 1.0)
-    error = 2 * 0.05 * np.finfo(np.float32).eps * model.explained_variance[0] / np.sqrt(strips)
+    error = 2 * FLOAT32_ERROR * model.explained_variance[0] / np.sqrt(strips)
     return bool(error > FLOAT32_TOLERANCE * model.explained_variance[-1])

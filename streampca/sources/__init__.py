@@ -19,11 +19,13 @@ import numpy as np
 
 from streampca.errors import DataError, SourceNotFoundError, UsageError
 from streampca.sources import files
-from streampca.sources.base import Source, SourceInfo
+from streampca.sources.base import Source, SourceInfo, two_dimensional
 from streampca.sources.in_memory import ArraySource
 from streampca.sources.many import ManySource
 from streampca.sources.selection import ColumnsLike, RowsLike, column_indices, row_slice
+from streampca.sources.stored import StoredSource
 from streampca.sources.views import Columns, Rows, WithNames
+from streampca.sources.weighted import Weighted
 
 __all__ = [
     "REGISTRY",
@@ -34,6 +36,7 @@ __all__ = [
     "Rows",
     "Source",
     "SourceInfo",
+    "Weighted",
     "WithNames",
     "open_array",
     "open_source",
@@ -86,6 +89,7 @@ def open_source(
     columns: ColumnsLike | None = None,
     rows: RowsLike | None = None,
     feature_names: Sequence[str] | None = None,
+    weights: Any = None,
 ) -> Source:
     """Open a table of samples x features, wherever it is, without reading its rows.
 
@@ -104,6 +108,9 @@ def open_source(
         Rows to keep: a slice, ``(start, stop)``, ``(start, stop, step)`` or text such as ``"::10"``.
     feature_names
         Names of all features (before ``columns`` are chosen), instead of those in the file.
+    weights
+        How often each row counts: an array, a path with its dataset (``"w.h5::w"``), a source, or ``"::w"`` for a dataset of
+        the same file(s). One number, at least 0, for each row that is stored; ``rows`` selects them with their rows.
 
     >>> source = open_source(np.arange(12.0).reshape(4, 3), columns=[2, 0], rows="1:3")
     >>> source.read(slice(None))
@@ -116,8 +123,12 @@ def open_source(
         _no_dataset(dataset)
         from streampca.sources.dask_array import open_dask
 
-        return open_dask(data, samples_axis, rows, columns, feature_names)
-    return _viewed(_open(data, dataset, samples_axis), columns, rows, feature_names)
+        if weights is None:
+            return open_dask(data, samples_axis, rows, columns, feature_names)
+        source = open_dask(data, samples_axis, None, None, None)
+    else:
+        source = _open(data, dataset, samples_axis)
+    return _viewed(_weighted(source, data, weights), columns, rows, feature_names)
 
 
 def open_array(
@@ -144,11 +155,11 @@ def open_array(
 
 def _open(data: Any, dataset: str | None, samples_axis: int) -> Source:
     if isinstance(data, (str, os.PathLike)):
-        return _open_text(os.fspath(data), dataset, samples_axis)
-    if isinstance(data, (list, tuple)) and data and all(isinstance(each, (str, os.PathLike, Source)) for each in data):
+        return _only_tables(_open_text(os.fspath(data), dataset, samples_axis))
+    if _is_list_of_files(data):
         return ManySource(tuple(_open(each, dataset, samples_axis) for each in data))
     if _comes_from(data, "h5py", "zarr"):
-        return _open_stored_object(data, samples_axis)
+        return _only_tables(_open_stored_object(data, samples_axis))
     _no_dataset(dataset)
     if isinstance(data, Source):
         if samples_axis:
@@ -165,6 +176,18 @@ def _open_in_memory(data: Any, samples_axis: int) -> Source:
     source = ArraySource(values.T if samples_axis else values)
     if labels and not samples_axis and all(isinstance(label, str) for label in labels):
         return WithNames(source, tuple(labels))
+    return source
+
+
+def _is_list_of_files(data: Any) -> bool:
+    return isinstance(data, (list, tuple)) and bool(data) and all(isinstance(each, (str, os.PathLike, Source)) for each in data)
+
+
+def _only_tables(source: Source) -> Source:
+    """Refuse 1-D arrays, which the readers open as one column: only weights may be stored so."""
+    for each in source.sources if isinstance(source, ManySource) else (source,):
+        if isinstance(each, StoredSource) and each.table.ndim != 2:
+            two_dimensional(each.table.shape[: each.table.ndim], each.info.description)
     return source
 
 
@@ -189,6 +212,49 @@ def _viewed(source: Source, columns: ColumnsLike | None, rows: RowsLike | None, 
     if columns is not None:
         source = Columns(source, column_indices(columns, source.info.n_features, source.info.feature_names))
     return source
+
+
+def _weighted(source: Source, data: Any, weights: Any) -> Source:
+    """Return the source with the weights that were given, if any."""
+    if weights is None:
+        return source
+    if not isinstance(weights, str) or not weights.startswith("::"):
+        return Weighted(source, _open_weights(weights))
+    by = _open_weights(_beside(data, weights))
+    if isinstance(source, ManySource) and isinstance(by, ManySource):
+        for rows, column in zip(source.sources, by.sources, strict=True):
+            Weighted(rows, column)  # refuses a file with more or fewer weights than rows, even if another makes up for it
+    return Weighted(source, by)
+
+
+def _open_weights(weights: Any) -> Any:
+    """Open what Weighted does not take as it is: files, stored arrays and Dask arrays, of one or two dimensions."""
+    if isinstance(weights, (str, os.PathLike)):
+        return _open_text(os.fspath(weights), None, 0)
+    if _is_list_of_files(weights):
+        return ManySource(tuple(_open_weights(each) for each in weights))
+    if _comes_from(weights, "h5py", "zarr"):
+        return _open_stored_object(weights, 0)
+    if _comes_from(weights, "dask"):
+        from streampca.sources.dask_array import open_dask
+
+        return open_dask(weights[:, None] if weights.ndim == 1 else weights, 0, None, None, None)
+    return weights
+
+
+def _beside(data: Any, name: str) -> Any:
+    """Return the path, or paths, of a dataset in the same file(s) as the data.
+
+    >>> _beside(["a.h5::X", "b.h5"], "::w")
+    ['a.h5::w', 'b.h5::w']
+    """
+    if isinstance(data, (str, os.PathLike)):
+        return _split(os.fspath(data), None)[0] + name
+    if _is_list_of_files(data) and not any(isinstance(each, Source) for each in data):
+        return [_beside(each, name) for each in data]
+    raise UsageError(
+        f"weights={name!r} names a dataset beside the data, but the data was not given by its path: give a path::name, or an array"
+    )
 
 
 def _comes_from(data: Any, *packages: str) -> bool:

@@ -19,6 +19,7 @@ from streampca.blocks import Segment
 from streampca.errors import ChangedDataError, DataError, UsageError
 
 Array = NDArray[Any]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class SourceInfo:
     read_scratch: int = 0  # bytes a read needs per block beside the block itself (decoding a chunk, staging)
     chunk_features: int = 0  # columns of one stored chunk; 0: all
     description: str = ""  # where it is, for people
+    weighted: bool = False  # rows do not all count once
 
     @property
     def row_bytes(self) -> int:
@@ -80,6 +82,26 @@ class Source(ABC):
             return np.empty((0, info.n_features), info.dtype)
         return self._read(start, stop, None if out is None else out[: stop - start])
 
+    def weights(self, rows: slice) -> Floats | None:
+        """Return the weights of the rows of a slice with step 1, or None if every row counts once."""
+        start, stop, step = rows.indices(self.info.n_rows)
+        if step != 1:
+            raise UsageError(f"weights are read with step 1, not {step}: use open_source(..., rows=slice(...))")
+        if not self.info.weighted:
+            return None
+        return self._weights(start, stop) if start < stop else np.empty(0)
+
+    def _weights(self, start: int, stop: int) -> Floats | None:
+        """Return the weights of rows ``start:stop`` (within bounds, not empty), at least 0 and finite."""
+        return None
+
+    def transposed(self) -> Source | None:
+        """Return the same table with samples and features swapped, or None where it cannot be read so.
+
+        Its blocks of rows are slabs of columns of this one. Names of features are dropped.
+        """
+        return None
+
     def current_fingerprint(self) -> str:
         """Return the fingerprint of the data as it is now."""
         return self.info.fingerprint
@@ -102,6 +124,10 @@ class Source(ABC):
 
     def lazy_rows(self, start: int, stop: int) -> Any | None:
         """Return a Dask collection of the rows where a cluster should schedule the reading itself, else None."""
+        return None
+
+    def lazy_weights(self, start: int, stop: int) -> Any | None:
+        """Return a Dask collection of the weights of the rows (n x 1) where a cluster should compute them, else None."""
         return None
 
     def release(self) -> None:

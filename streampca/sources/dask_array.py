@@ -56,6 +56,10 @@ class DaskArraySource(Source):
         """Return the rows as a Dask array of one block."""
         return self.array[start:stop].rechunk((stop - start, self.info.n_features))
 
+    def transposed(self) -> DaskArraySource:
+        """Return the transposed array."""
+        return DaskArraySource(self.array.T)
+
     def _read(self, start: int, stop: int, out: Array | None) -> Array:
         computed = self.array[start:stop].compute(scheduler="synchronous")  # this is a task's own thread
         rows = _dense(computed)

@@ -69,10 +69,13 @@ class HDF5Source(StoredSource):
         """Close the file in this process."""
         _HANDLES.drop((self.path, self.key))
 
+    def _describe_as(self, table: Table) -> SourceInfo:
+        return _describe(self._handle(), self.path, table)
+
     def _fill(self, cells: Cells, out: Array) -> None:
         handle = self._handle()
         try:
-            read_cells(handle, cells, out)
+            read_cells(handle, *self.table.in_storage(cells, out))
         except (OSError, RuntimeError, ValueError) as error:
             raise self.undecodable(cells, error) from error
 
@@ -81,9 +84,8 @@ class HDF5Source(StoredSource):
 
     def _open(self) -> Handle:
         handle = _with_raw(open_dataset(self.path, self.key), self.path)
-        axis, shape = self.table.samples_axis, tuple(handle.dataset.shape)
-        same = handle.dataset.dtype == self.table.dtype and len(shape) == 2 and shape[1 - axis] == self.table.n_features
-        if not same or shape[axis] < self.table.n_rows:  # more rows are fine: the row count is pinned
+        shape = tuple(handle.dataset.shape)
+        if not self.table.fits(shape, handle.dataset.dtype):
             raise ChangedDataError(
                 f"{self.info.description} changed: it was {self.table.shape} {self.table.dtype} when it was opened, "
                 f"now it is {shape} {handle.dataset.dtype}: run again when nothing writes to it"
@@ -105,7 +107,7 @@ def open_hdf5(path: str, dataset: str | None = None, samples_axis: int = 0) -> H
 
 def read_cells(handle: Handle, cells: Cells, out: Array) -> None:
     """Fill ``out`` (native) with stored cells, past h5py's lock where that is possible."""
-    whole_rows = handle.dataset.chunks is not None or cells[1] == slice(0, handle.dataset.shape[1])
+    whole_rows = handle.dataset.chunks is not None or cells[1:] == (slice(0, handle.dataset.shape[-1]),)
     if handle.raw is not None and whole_rows:
         handle.raw.fill(cells, out)
     else:
@@ -369,7 +371,7 @@ def _name_values(handle: Handle, path: str, table: Table) -> Iterator[Any]:
         var = _follow_quietly(file, "/var", path)
         index = var.attrs.get("_index") if isinstance(var, h5py.Group) else None
         yield _strings(_follow_quietly(file, f"/var/{index}", path), table.n_features) if index else None
-    for scale in dataset.dims[1 - table.samples_axis].values():
+    for scale in dataset.dims[1 - table.samples_axis].values() if table.ndim == 2 else ():
         yield _strings(scale, table.n_features)
 
 

@@ -129,7 +129,7 @@ def open_raw(dataset: h5py.Dataset, path: str, filters: list[Any]) -> tuple[RawD
 def raw_pipeline(dataset: h5py.Dataset, filters: list[Any]) -> tuple[Pipeline | None, str]:
     """Return how to decode the raw chunks of a dataset, in words too; or None, and why h5py must read it."""
     if dataset.is_virtual or dataset.ndim != 2:
-        return None, "h5py: a virtual dataset"
+        return None, "h5py: a virtual dataset" if dataset.is_virtual else "h5py: one dimension"
     if dataset.file.userblock_size or dataset.file.driver != "sec2":
         return None, "h5py: the file has a user block or an unusual driver"
     if not _plain_type(dataset):

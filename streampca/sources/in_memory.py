@@ -36,6 +36,10 @@ class ArraySource(Source):
         """Facts about the array."""
         return self.pinned
 
+    def transposed(self) -> ArraySource:
+        """Return the transposed view of the array."""
+        return ArraySource(self.array.T)
+
     def _read(self, start: int, stop: int, out: Array | None) -> Array:
         view = self.array[start:stop]
         if self.array.dtype.isnative:

@@ -39,6 +39,9 @@ class NpySource(StoredSource):
         """Return storage facts."""
         return {"format": "npy", "layout": "contiguous", "chunks": None, "filters": [], "checksum": "unprotected", "compression_ratio": 1.0}
 
+    def _describe_as(self, table: Table) -> SourceInfo:
+        return _describe(self.path, table, self.info.bytes_stored)
+
     def _fill(self, cells: Cells, out: Array) -> None:
         row_bytes = self.table.shape[1] * out.itemsize
         rows, columns = cells

@@ -43,12 +43,11 @@ class RawChunks(ABC):
     def _next(self, cells: Cells) -> Cells | None:
         """Return the cells that will be wanted next: as many after these, along the axis that is not covered whole."""
         whole = [(cell.start, cell.stop) == (0, n) for cell, n in zip(cells, self._shape, strict=True)]
-        if sum(whole) != 1:
+        if whole.count(False) != 1:
             return None
         axis = whole.index(False)
         start, stop = cells[axis].stop, min(2 * cells[axis].stop - cells[axis].start, self._shape[axis])
-        following = slice(start, stop)
-        return None if start >= stop else ((following, cells[1]) if axis == 0 else (cells[0], following))
+        return None if start >= stop else (*cells[:axis], slice(start, stop), *cells[axis + 1 :])
 
     def _places(self, cells: Cells) -> Iterator[Place]:
         """Return the places, in the grid of chunks, of those that hold the cells."""

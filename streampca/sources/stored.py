@@ -19,12 +19,14 @@ from streampca.memory import MIB
 from streampca.sources.base import Array, Source, SourceInfo, numeric_dtype, two_dimensional
 
 STAGING = 8 * MIB
-Cells = tuple[slice, slice]
+Cells = tuple[slice, ...]  # one for each stored axis
 
 
 @dataclass(frozen=True)
 class Table:
     """A 2-D array in storage. ``shape``, ``dtype`` and ``chunks`` are as stored; ``chunks`` is None if contiguous.
+
+    A 1-D array (weights are often stored so) is a table of one column, with ``ndim`` 1.
 
     >>> table = Table((6, 100), np.dtype(">f4"), (6, 25), samples_axis=1)
     >>> table.n_rows, table.n_features, table.chunk_rows, table.native
@@ -35,6 +37,7 @@ class Table:
     dtype: np.dtype[Any]
     chunks: tuple[int, int] | None = None
     samples_axis: int = 0
+    ndim: int = 2
 
     @property
     def n_rows(self) -> int:
@@ -79,6 +82,16 @@ class Table:
         """Return the stored selection of some rows and features."""
         return (rows, features) if self.samples_axis == 0 else (features, rows)
 
+    def in_storage(self, cells: Cells, out: Array) -> tuple[Cells, Array]:
+        """Return a selection and the array for it with as many dimensions as are stored."""
+        return (cells, out) if self.ndim == 2 else (cells[:1], out.reshape(-1))
+
+    def fits(self, shape: tuple[int, ...], dtype: Any) -> bool:
+        """Return whether a stored array is this one, or has more rows: the row count is pinned."""
+        seen = shape if self.ndim == 2 else (*shape, 1)
+        same = dtype == self.dtype and len(shape) == self.ndim and seen[1 - self.samples_axis] == self.n_features
+        return same and seen[self.samples_axis] >= self.n_rows
+
     def tiles(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
         """Cut rows ``start:stop`` into (rows, features) tiles of whole chunks, at most ``staging_bytes`` each.
 
@@ -102,12 +115,16 @@ class Table:
 
 
 def stored_table(shape: Any, dtype: Any, chunks: Any, samples_axis: int, where: str) -> Table:
-    """Return the table of a stored array, or refuse one that is not 2-D, is empty, or does not hold real numbers."""
+    """Return the table of a stored array, or refuse one that is neither 2-D nor 1-D, is empty, or does not hold real numbers."""
     if samples_axis not in (0, 1):
         raise UsageError(f"samples_axis must be 0 (samples are rows) or 1 (samples are columns), not {samples_axis!r}")
     numeric_dtype(dtype, where)
     stored = np.dtype(np.dtype(dtype).str)  # without metadata such as HDF5's enum names
-    rows, columns = two_dimensional(tuple(int(n) for n in shape or ()), where)
+    lengths = tuple(int(n) for n in shape or ())
+    if len(lengths) == 1:
+        rows, _ = two_dimensional((*lengths, 1), where)
+        return Table((rows, 1), stored, None if chunks is None else (int(chunks[0]), 1), ndim=1)
+    rows, columns = two_dimensional(lengths, where)
     pair = None if chunks is None else (int(chunks[0]), int(chunks[1]))
     return Table((rows, columns), stored, pair, samples_axis)
 
@@ -123,6 +140,18 @@ class StoredSource(Source):
     def info(self) -> SourceInfo:
         """Facts about the data, fixed when the source was opened."""
         return self.pinned
+
+    @abstractmethod
+    def _describe_as(self, table: Table) -> SourceInfo:
+        """Return the facts about the data read as another table."""
+
+    def transposed(self) -> Self:
+        """Return the same stored array read along its other axis."""
+        self.check_unchanged()
+        table = replace(self.table, samples_axis=1 - self.table.samples_axis)
+        info = self._describe_as(table)
+        self.release()  # as after opening, so that the file can be written again
+        return replace(self, table=table, pinned=replace(info, feature_names=None, description=f"{info.description} (transposed)"))
 
     @abstractmethod
     def _fill(self, cells: Cells, out: Array) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from streampca.blocks import Partition, Segment
 from streampca.errors import UsageError
 from streampca.memory import KIB, MIB
-from streampca.sources.base import Array, Source, SourceInfo, digest
+from streampca.sources.base import Array, Floats, Source, SourceInfo, digest
 
 SLAB = 8 * MIB
 GAP = 64 * KIB
@@ -50,6 +50,13 @@ class View(Source):
     def current_fingerprint(self) -> str:
         """Return the fingerprint of the data as it is now."""
         return self._mark(self.source.current_fingerprint())
+
+    def _weights(self, start: int, stop: int) -> Floats | None:
+        return self.source.weights(slice(start, stop))
+
+    def lazy_weights(self, start: int, stop: int) -> Any | None:
+        """Return what the source returns."""
+        return self.source.lazy_weights(start, stop)
 
     def missing_chunks(self) -> int:
         """Return how many chunks of the whole source are missing."""
@@ -108,6 +115,12 @@ class Columns(View):
         """Return what Dask selects, if the source is a Dask array."""
         lazy = self.source.lazy_rows(start, stop)
         return None if lazy is None else lazy[:, list(self.indices)]
+
+    def transposed(self) -> Source | None:
+        """Return some rows of the transposed source, if the columns are evenly spaced and in order."""
+        even = _even_range(self.indices)
+        turned = None if even is None else self.source.transposed()
+        return None if even is None or turned is None else Rows(turned, even.start, even.stop, even.step)
 
 
 @dataclass(frozen=True)
@@ -175,6 +188,22 @@ class Rows(View):
         lazy = self.source.lazy_rows(wanted.start, wanted[-1] + 1)
         return None if lazy is None else lazy[:: self.step]
 
+    def _weights(self, start: int, stop: int) -> Floats | None:
+        wanted = self._wanted[start:stop]
+        weights = self.source.weights(slice(wanted.start, wanted[-1] + 1))
+        return None if weights is None else weights[:: self.step]
+
+    def lazy_weights(self, start: int, stop: int) -> Any | None:
+        """Return what Dask selects, if the weights are a Dask array."""
+        wanted = self._wanted[start:stop]
+        lazy = self.source.lazy_weights(wanted.start, wanted[-1] + 1)
+        return None if lazy is None else lazy[:: self.step]
+
+    def transposed(self) -> Source | None:
+        """Return some columns of the transposed source."""
+        turned = self.source.transposed()
+        return None if turned is None else Columns(turned, tuple(self._wanted))
+
 
 @dataclass(frozen=True)
 class WithNames(View):
@@ -204,6 +233,10 @@ class WithNames(View):
         """Return what the source returns."""
         return self.source.lazy_rows(start, stop)
 
+    def transposed(self) -> Source | None:
+        """Return the transposed source: the names are those of its rows."""
+        return self.source.transposed()
+
 
 def check_columns(indices: tuple[int, ...], n_features: int) -> None:
     """Refuse no columns, columns that are not there, and columns taken twice."""
@@ -215,6 +248,17 @@ def check_columns(indices: tuple[int, ...], n_features: int) -> None:
     if len(set(indices)) < len(indices):
         twice = next(index for index, count in _counts(indices).items() if count > 1)
         raise UsageError(f"column {twice} was selected more than once")
+
+
+def _even_range(indices: tuple[int, ...]) -> range | None:
+    """Return indices that are evenly spaced and in order as a range.
+
+    >>> _even_range((1, 3, 5)), _even_range((4,)), _even_range((3, 1)), _even_range((0, 1, 3))
+    (range(1, 6, 2), range(4, 5), None, None)
+    """
+    step = indices[1] - indices[0] if len(indices) > 1 else 1
+    even = range(indices[0], indices[-1] + 1, step) if step > 0 else range(0)
+    return even if tuple(even) == indices else None
 
 
 def slab_rows(base: SourceInfo) -> int:

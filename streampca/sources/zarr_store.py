@@ -76,13 +76,17 @@ class ZarrSource(StoredSource):
     def _row_tiles(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
         return self.table.tiles(start, stop)  # zarr decodes many chunks at once: tiles bound how many
 
+    def _describe_as(self, table: Table) -> SourceInfo:
+        return _describe(self._handle(), self.uri, self.key, table, _at(self.uri, self.key))
+
     def _fill(self, cells: Cells, out: Array) -> None:
         handle = self._handle()
         try:
+            stored, target = self.table.in_storage(cells, out)
             if handle.raw is not None:
-                handle.raw.fill(cells, out)
+                handle.raw.fill(stored, target)
             else:
-                handle.array.get_basic_selection(cells, out=NDBuffer.from_numpy_array(out))
+                handle.array.get_basic_selection(stored, out=NDBuffer.from_numpy_array(target))
         except (MemoryError, StreamPCAError):
             raise
         except Exception as error:  # each codec has its own
@@ -93,9 +97,8 @@ class ZarrSource(StoredSource):
 
     def _open(self) -> Handle:
         handle = _open_array(self.uri, self.key)
-        axis, shape = self.table.samples_axis, tuple(handle.array.shape)
-        same = handle.array.dtype == self.table.dtype and len(shape) == 2 and shape[1 - axis] == self.table.n_features
-        if not same or shape[axis] < self.table.n_rows:  # more rows are fine: the row count is pinned
+        shape = tuple(handle.array.shape)
+        if not self.table.fits(shape, handle.array.dtype):
             raise ChangedDataError(
                 f"{self.info.description} changed: it was {self.table.shape} {self.table.dtype} when it was opened, "
                 f"now it is {shape} {handle.array.dtype}: run again when nothing writes to it"

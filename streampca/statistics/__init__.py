@@ -2,6 +2,7 @@
 
 from streampca.statistics.base import Statistic
 from streampca.statistics.moments import Moments
+from streampca.statistics.rfactor import RFactor
 from streampca.statistics.scatter import Scatter
 
-__all__ = ["Moments", "Scatter", "Statistic"]
+__all__ = ["Moments", "RFactor", "Scatter", "Statistic"]

@@ -37,8 +37,11 @@ class Statistic(ABC):
         return self.blueprint()()
 
     @abstractmethod
-    def update(self, block: Array) -> None:
-        """Fold in the rows of a block, which is left as it is."""
+    def update(self, block: Array, weights: Floats | None = None) -> None:
+        """Fold in the rows of a block, which is left as it is.
+
+        A row of weight 2 counts as two rows, a row of weight 0 as none. Weights are at least 0 and finite: a source has checked them.
+        """
 
     @abstractmethod
     def merge(self, other: Self) -> None:

@@ -1,4 +1,4 @@
-"""Count and mean of rows, kept as pivot + offset so that a large mean costs no accuracy.
+"""Count (or sum of weights) and mean of rows, kept as pivot + offset so that a large mean costs no accuracy.
 
 With a mean of 1e8 the mean itself, as one float64, is off by 1e-8; differences of means between blocks would be no
 better. The pivot is a number near the data, the offset what is left: their differences are exact to the last bit.
@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.errors import DataError
 from streampca.statistics.base import Array, Floats
 
 _SAMPLED_ROWS = 64
+_STRIP_ROWS = 256  # shifted at once to find a weighted mean
 _FAR = 64.0  # standard deviations from zero: farther, float32 keeps too little of the odd fraction beside the mean
 _MANY_REPEATS = 0.875  # of the rows of a sample
 _ODD = 0.0381966  # of the standard deviation: small, and a fraction of no likely grid
@@ -23,16 +25,26 @@ _ODD = 0.0381966  # of the standard deviation: small, and a fraction of no likel
 
 @dataclass
 class Centre:
-    """Number of rows and their mean, ``pivot + offset``."""
+    """Sum of the weights of rows (1 each without weights) and their mean, ``pivot + offset``."""
 
-    count: int
+    count: float
     pivot: Floats
     offset: Floats
+    rows: int = -1  # of positive weight; as many as the count if not given
+
+    def __post_init__(self) -> None:
+        if self.rows < 0:
+            self.rows = int(self.count)
 
     @classmethod
     def empty(cls, n_features: int) -> Centre:
         """Return the centre of no rows."""
         return cls(0, np.zeros(n_features), np.zeros(n_features))
+
+    @property
+    def total(self) -> int | float:
+        """The count, as an integer where every row counts once."""
+        return self.rows if self.count == self.rows else self.count
 
     @property
     def mean(self) -> Floats:
@@ -53,7 +65,7 @@ class Centre:
         if other.count == 0:
             return np.zeros_like(self.pivot)
         if self.count == 0:
-            self.count = other.count
+            self.count, self.rows = other.count, other.rows
             self.pivot[:], self.offset[:] = other.pivot, other.offset
             return np.zeros_like(self.pivot)
         total = self.count + other.count
@@ -61,16 +73,23 @@ class Centre:
         self.offset += delta * (other.count / total)
         row: Floats = delta * np.sqrt(self.count * (other.count / total))
         self.count = total
+        self.rows += other.rows
         return row
 
     def to_arrays(self) -> dict[str, Array]:
-        """Return the three parts by name."""
-        return {"count": np.array(self.count, np.int64), "pivot": self.pivot, "offset": self.offset}
+        """Return the parts by name."""
+        return {
+            "count": np.array(self.count, np.float64),
+            "rows": np.array(self.rows, np.int64),
+            "pivot": self.pivot,
+            "offset": self.offset,
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Centre:
         """Return the centre that ``to_arrays`` described."""
-        return cls(int(arrays["count"]), arrays["pivot"], arrays["offset"])
+        count = float(arrays["count"])
+        return cls(count, arrays["pivot"], arrays["offset"], int(arrays.get("rows", count)))
 
 
 def sample_of(block: Array) -> Floats:
@@ -85,6 +104,22 @@ def pivot_of(block: Array) -> Floats:
     With a share f of the rows sampled it is within ``sigma / sqrt(f)`` of the block's mean whatever the order of the rows.
     """
     return _mean_and_deviations(sample_of(block))[0]
+
+
+def weighted_centre(block: Array, weights: Floats) -> Centre:
+    """Return the centre of rows that count by their weights, its pivot their mean; not finite if an entry is not.
+
+    Weights may leave but a few rows of many, so no sample is near their mean: all rows are added up, shifted by the heaviest.
+    """
+    count = float(weights.sum())
+    if not np.isfinite(count):
+        raise DataError("the weights are so large that their sum overflows float64: divide them all by the same number")
+    heaviest = block[np.argmax(weights)].astype(np.float64)
+    sums = np.zeros(block.shape[1])
+    for start in range(0, len(block), _STRIP_ROWS):
+        strip = slice(start, start + _STRIP_ROWS)
+        sums += weights[strip] @ np.subtract(block[strip], heaviest, dtype=np.float64, order="C")
+    return Centre(count, heaviest + (sums / count if count else sums), np.zeros_like(sums), int(np.count_nonzero(weights)))
 
 
 class Shift(NamedTuple):

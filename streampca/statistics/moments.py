@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from streampca.statistics.base import Array, Floats, Statistic, refuse_nonfinite
-from streampca.statistics.centre import Centre, pivot_of
+from streampca.statistics.centre import Centre, pivot_of, weighted_centre
 
 _STRIP_BYTES = 2**20
 
@@ -35,9 +35,14 @@ class Moments(Statistic):
         return len(self.squares)
 
     @property
-    def count(self) -> int:
-        """Number of rows."""
-        return self.centre.count
+    def count(self) -> int | float:
+        """Number of rows, or the sum of their weights."""
+        return self.centre.total
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of positive weight: all of them without weights."""
+        return self.centre.rows
 
     @property
     def mean(self) -> Floats:
@@ -52,11 +57,13 @@ class Moments(Statistic):
     def blueprint(self) -> Callable[[], Self]:  # noqa: D102
         return partial(type(self), self.n_features)
 
-    def update(self, block: Array) -> None:  # noqa: D102
-        strip = self._strip_rows()
+    def update(self, block: Array, weights: Floats | None = None) -> None:  # noqa: D102
+        step = self._strip_rows()
         with np.errstate(invalid="ignore", over="ignore"):
-            for start in range(0, len(block), strip):
-                if not self._update_strip(block[start : start + strip]):
+            for start in range(0, len(block), step):
+                strip = block[start : start + step]
+                finite = self._update_strip(strip) if weights is None else self._update_weighted(strip, weights[start : start + step])
+                if not finite:
                     refuse_nonfinite(block)
 
     def _update_strip(self, strip: Array) -> bool:
@@ -69,6 +76,20 @@ class Moments(Statistic):
         shifted -= offset
         self.squares += np.einsum("ij,ij->j", shifted, shifted)
         self.squares += self.centre.join(Centre(len(strip), pivot, offset)) ** 2
+        return True
+
+    def _update_weighted(self, strip: Array, weights: Floats) -> bool:
+        """Fold in a few rows that count by their weights; return whether their sums are finite."""
+        part = weighted_centre(strip, weights)
+        finite = bool(np.isfinite(part.pivot).all())
+        if part.count == 0 or not finite:
+            return finite
+        shifted = np.subtract(strip, part.pivot, dtype=np.float64, order="C")
+        part.offset = weights @ shifted / part.count
+        shifted -= part.offset
+        shifted *= np.sqrt(weights)[:, None]
+        self.squares += np.einsum("ij,ij->j", shifted, shifted)
+        self.squares += self.centre.join(part) ** 2
         return True
 
     def merge(self, other: Self) -> None:  # noqa: D102
@@ -90,7 +111,23 @@ class Moments(Statistic):
         return self.centre.nbytes + self.squares.nbytes
 
     def workspace(self, rows: int) -> int:  # noqa: D102
-        return 8 * self.n_features * (2 * min(rows, self._strip_rows()) + 512 + 8)
+        return workspace_bytes(self.n_features)
 
     def _strip_rows(self) -> int:
-        return max(_STRIP_BYTES // (8 * self.n_features), 64)
+        return strip_rows(self.n_features)
+
+
+def state_bytes(n_features: int) -> int:
+    """Return the bytes of a state, without making one."""
+    return 3 * 8 * n_features
+
+
+def workspace_bytes(n_features: int) -> int:
+    """Return the bytes that updates need beside the state: the shifted strip, copies of the pivot's sample, vectors."""
+    rows = strip_rows(n_features)
+    return 8 * n_features * (2 * rows + 4 * min(rows, 64) + 16)
+
+
+def strip_rows(n_features: int) -> int:
+    """Return the rows that are worked on at once."""
+    return max(_STRIP_BYTES // (8 * n_features), 8)

@@ -15,7 +15,7 @@ import numpy as np
 
 from streampca import buffers
 from streampca.statistics.base import Array, Floats, Statistic, refuse_nonfinite
-from streampca.statistics.centre import Centre, Shift, few_values, float32_shift, pivot_of
+from streampca.statistics.centre import Centre, Shift, few_values, float32_shift, pivot_of, weighted_centre
 
 Precision = Literal["float32", "float64"]
 
@@ -60,9 +60,14 @@ class Scatter(Statistic):
         return self._sums
 
     @property
-    def count(self) -> int:
-        """Number of rows."""
-        return self.centre.count
+    def count(self) -> int | float:
+        """Number of rows, or the sum of their weights."""
+        return self.centre.total
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of positive weight: all of them without weights."""
+        return self.centre.rows
 
     @property
     def mean(self) -> Floats:
@@ -72,8 +77,11 @@ class Scatter(Statistic):
     def blueprint(self) -> Callable[[], Self]:  # noqa: D102
         return partial(type(self), self.n_features, self.precision)
 
-    def update(self, block: Array) -> None:  # noqa: D102
+    def update(self, block: Array, weights: Floats | None = None) -> None:  # noqa: D102
         if len(block) == 0:
+            return
+        if weights is not None:
+            self._update_weighted(block, weights)
             return
         sums = np.zeros(self.n_features)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
@@ -92,6 +100,20 @@ class Scatter(Statistic):
             if not np.isfinite(sums).all():
                 refuse_nonfinite(block)
             self._join(Centre(len(block), pivot, sums / len(block)))
+
+    def _update_weighted(self, block: Array, weights: Floats) -> None:
+        """Fold in rows that count by their weights: multiplied by the square root of each, in float64 always."""
+        add = self._add_strip if self.precision == "float64" else self._add_strip_exactly
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            part = weighted_centre(block, weights)
+            if not np.isfinite(part.pivot).all():
+                refuse_nonfinite(block)
+            if part.count == 0:
+                return
+            for start in range(0, len(block), STRIP_ROWS):
+                strip = slice(start, start + STRIP_ROWS)
+                part.offset += add(part.pivot, block[strip], np.sqrt(weights[strip])) / part.count
+            self._join(part)
 
     def _suits_float32(self, block: Array) -> bool:
         """Return whether a block's products may be rounded to float32; the first block decides for all of a fold."""
@@ -118,13 +140,15 @@ class Scatter(Statistic):
             self._sums[columns] += plus[:, columns].T @ plus
             self._sums[columns] -= minus[:, columns].T @ minus
 
-    def _add_strip(self, pivot: Floats, strip: Array) -> Array:
-        """Add the products of a shifted strip to the scatter; return its column sums."""
+    def _add_strip(self, pivot: Floats, strip: Array, roots: Floats | None = None) -> Array:
+        """Add the products of a shifted strip, with the square roots of weights if any, to the scatter; return its column sums."""
         shifted, product = self._views(len(strip), pivot.dtype)
         np.subtract(strip, pivot, out=shifted, dtype=shifted.dtype, casting="same_kind")
+        if roots is not None:
+            shifted *= roots[:, None]
         np.dot(shifted.T, shifted, out=product)
         self._sums += product
-        return np.ones(len(strip)) @ shifted
+        return (np.ones(len(strip)) if roots is None else roots) @ shifted
 
     def _add_strip_float32(self, shift: Shift, strip: Array) -> Array:
         """Do the same in float32; in float64 if the strip leaves the range of float32."""
@@ -138,7 +162,7 @@ class Scatter(Statistic):
         self._sums += product
         return np.ones(len(strip), np.float32) @ shifted
 
-    def _add_strip_exactly(self, pivot: Floats, strip: Array) -> Array:
+    def _add_strip_exactly(self, pivot: Floats, strip: Array, roots: Floats | None = None) -> Array:
         """Do the same in float64 within the buffers for float32: half the rows, half the product at a time."""
         n_features, step, panel = self.n_features, STRIP_ROWS // 2, max(self.n_features // 2, 1)
         sums = np.zeros(n_features)
@@ -146,11 +170,13 @@ class Scatter(Statistic):
             part = strip[start : start + step]
             shifted, product = self._views(len(part), pivot.dtype, panel)
             np.subtract(part, pivot, out=shifted, dtype=shifted.dtype, casting="same_kind")
+            if roots is not None:
+                shifted *= roots[start : start + step, None]
             for left in range(0, n_features, panel):
                 right = min(left + panel, n_features)
                 np.dot(shifted[:, left:right].T, shifted, out=product[: right - left])
                 self._sums[left:right] += product[: right - left]
-            sums += shifted.sum(axis=0)
+            sums += shifted.sum(axis=0) if roots is None else roots[start : start + step] @ shifted
         return sums
 
     def _views(self, rows: int, dtype: np.dtype[Any], product_rows: int | None = None) -> tuple[Array, Array]:

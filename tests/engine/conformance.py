@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import streampca as sp
 from streampca.blocks import Partition
 from streampca.engine import Engine, Scheduler, map_rows
-from streampca.errors import ChangedDataError, InterruptedRunError, NonFiniteError
+from streampca.errors import ChangedDataError, DataError, InterruptedRunError, NonFiniteError
 from streampca.sources.base import Source
 from streampca.statistics import Moments, Scatter, Statistic
 from tests.engine.scripted import Changing, Counter, Failing, Order, Scripted, Slow, Spoilt, Sum, Threads1, blas_threads, table
@@ -38,7 +39,7 @@ def by_hand(statistic: Statistic, source: Source, partition: Partition) -> Any:
         for shard in shards[start : start + partition.group]:
             state = statistic.fresh()
             for a, b in partition.blocks(*shard):
-                state.update(source.read(slice(a, b)))
+                state.update(source.read(slice(a, b)), source.weights(slice(a, b)))
             if group is None:
                 group = state
             else:
@@ -75,6 +76,54 @@ class EngineTests(ABC):
         if kind != "memory":  # whose chunks have another height
             memory = sp.open_source(rows)
             assert bits(result) == bits(by_hand(statistic, memory, cut(source)))
+
+    @pytest.mark.parametrize("statistic", STATISTICS, ids=["moments", "scatter64", "scatter32"])
+    @pytest.mark.parametrize("kind", ["memory", "hdf5", "dask", "dask both", "dask columns", "dask of a file", "some rows", "dask rows"])
+    def test_weights_reach_the_statistic(self, scheduler: Scheduler, statistic: Statistic, kind: str, tmp_path: Path) -> None:
+        rows = table(3000, 6, "float32") + np.float32(5)
+        weights = np.random.default_rng(0).integers(0, 3, 3000) * 1.0
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file.create_dataset("X", data=rows, chunks=(50, 6), compression="gzip")
+            file.create_dataset("w", data=weights, chunks=(700,))
+        array, lazy, path = da.from_array(rows, chunks=(50, 6)), da.from_array(weights, chunks=110), tmp_path / "x.h5"
+        source = {
+            "memory": lambda: sp.open_source(rows, weights=weights),
+            "hdf5": lambda: sp.open_source(path, "X", weights="::w"),
+            "dask": lambda: sp.open_source(array, weights=weights),
+            "dask both": lambda: sp.open_source(array, weights=lazy),
+            "dask columns": lambda: sp.open_source(array.rechunk((50, 4)), weights=lazy),
+            "dask of a file": lambda: sp.open_source(array, weights=f"{path}::w"),
+            "some rows": lambda: sp.open_source(path, "X", rows="100:2900:3", weights="::w"),
+            "dask rows": lambda: sp.open_source(array, rows="100:2900:3", weights=lazy),
+        }[kind]()
+        chosen = slice(100, 2900, 3) if "rows" in kind else slice(None)
+        result = self.run(scheduler, statistic, source)
+        memory = sp.open_source(rows[chosen], weights=weights[chosen])
+        assert bits(result) == bits(by_hand(statistic, source, cut(source))) == bits(by_hand(statistic, memory, cut(source)))
+        repeated = np.repeat(rows[chosen], weights[chosen].astype(int), axis=0)
+        assert result.count == len(repeated)
+        assert result.rows == np.count_nonzero(weights[chosen])
+        np.testing.assert_allclose(result.mean, repeated.mean(axis=0, dtype=np.float64), rtol=1e-12)
+        second = result.scatter.diagonal() if isinstance(result, Scatter) else result.squares
+        np.testing.assert_allclose(second, repeated.var(axis=0, dtype=np.float64) * len(repeated), rtol=1e-12)
+
+    @pytest.mark.parametrize("kind", ["memory", "dask", "dask both"])
+    def test_wrong_weights_are_found_by_their_row(self, scheduler: Scheduler, kind: str) -> None:
+        rows, weights = table(1000), np.ones(1000)
+        weights[777] = -2
+        data: Any = rows if kind == "memory" else da.from_array(rows, chunks=(100, 3))
+        source = sp.open_source(data, weights=da.from_array(weights, chunks=90) if kind == "dask both" else weights)
+        with pytest.raises(DataError, match=r"the weight of row 777 is -2\.0"):
+            self.run(scheduler, Scatter(3), source)
+
+    def test_rows_are_mapped_whatever_their_weights(self, scheduler: Scheduler) -> None:
+        rows, found = table(500), np.zeros((500, 3))
+        for data in (rows, da.from_array(rows, chunks=(60, 3))):
+            source = sp.open_source(data, weights=np.zeros(500))
+            put = partial(_put, found)
+            map_rows("double", _double, put, source, cut(source, 50, 100), scheduler, Counter(), anywhere=False)
+            np.testing.assert_array_equal(found, 2 * rows)
+            found[:] = 0
 
     @pytest.mark.parametrize("n_shards", [1, 2, 7, 8, 9, 64, 300])
     def test_the_order_of_merges_is_fixed(self, scheduler: Scheduler, n_shards: int) -> None:

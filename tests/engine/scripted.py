@@ -153,7 +153,7 @@ class Sum(Statistic):
     def blueprint(self) -> Callable[[], Self]:
         return type(self)
 
-    def update(self, block: Array) -> None:
+    def update(self, block: Array, weights: Array | None = None) -> None:
         self.total += block.sum()
 
     def merge(self, other: Self) -> None:
@@ -183,7 +183,7 @@ class Order(Sum):
         super().__init__()
         self.text = ""
 
-    def update(self, block: Array) -> None:
+    def update(self, block: Array, weights: Array | None = None) -> None:
         self.text += f"[{len(block)}]"
 
     def merge(self, other: Self) -> None:
@@ -225,7 +225,7 @@ class Counted(Sum):
 class Threads1(Sum):
     """The largest number of BLAS threads that was ever allowed during an update or merge."""
 
-    def update(self, block: Array) -> None:
+    def update(self, block: Array, weights: Array | None = None) -> None:
         product = np.ones((4, 4)) @ np.ones((4, 4))  # BLAS is loaded
         self.total = np.maximum(self.total, blas_threads() + 0 * product[0, 0])
 

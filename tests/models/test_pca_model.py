@@ -26,6 +26,8 @@ def model(k: int = 3, d: int = 6, *, whiten: bool = False, standardized: bool = 
         noise_variance=noise if k < d else 0.0,
         total_variance=float(variances.sum() + (d - k) * noise),
         n_samples=100,
+        residuals=np.full(k, 1e-9),
+        subspace_error=1e-18,
         whiten=whiten,
     )
 

@@ -16,7 +16,7 @@ from streampca.engine import live_states
 from streampca.engine.threads import Threads
 from streampca.errors import DataError, MemoryBudgetError, UsageError
 from streampca.memory import GIB, MIB
-from streampca.planning import Plan, plan_pca
+from streampca.planning import Limits, Plan, plan_pca
 from streampca.planning.covariance import FLOAT32_ROWS, Request, plan_covariance
 from streampca.sources.base import SourceInfo
 
@@ -31,7 +31,7 @@ def facts(n_rows: int, n_features: int, dtype: Any = "float32", chunk_rows: int 
 
 
 def planned(info: SourceInfo, budget: int = 4 * GIB, workers: int = 4, k: Any = 1, **request: Any) -> Plan:
-    return plan_covariance(info, Request(k, **request), budget=budget, workers=workers, baseline=BASELINE)
+    return plan_covariance(info, Request(k, **request), Limits(budget, workers, BASELINE))
 
 
 infos = st.builds(

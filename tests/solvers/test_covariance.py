@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from streampca.errors import DataError
 from streampca.planning.covariance import FULL_SPECTRUM_LIMIT, kept_vectors
-from streampca.solvers.covariance import Options, Spectrum, column_scales, count_components, eigenpairs, fix_signs, model_of, solve
+from streampca.solvers.covariance import column_scales, eigenpairs, model_of, solve
+from streampca.solvers.spectrum import Options, Spectrum, count_components, fix_signs
 from streampca.statistics import Scatter
 
 
@@ -180,3 +181,66 @@ def test_noise_is_the_mean_of_the_rest(n_components: Any) -> None:
     variances = np.linalg.eigvalsh(np.cov(rows().T))[::-1]
     rest = variances[model.n_components :]
     assert model.noise_variance == pytest.approx(rest.mean() if len(rest) else 0.0, rel=1e-11)
+
+
+# --- weights ---------------------------------------------------------------------------------------------------
+
+
+def weighted(X: np.ndarray, weights: np.ndarray, precision: Any = "float64") -> Scatter:
+    scatter = Scatter(X.shape[1], precision)
+    scatter.update(X, weights)
+    return scatter
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("n_components", [None, 2, 0.8])
+def test_a_whole_weight_is_so_many_rows(n_components: Any, standardize: bool) -> None:
+    X, weights = rows(), np.arange(200) % 4
+    options = Options(n_components, standardize=standardize)
+    model, expected = model_of(weighted(X, weights * 1.0), options), model_of(scatter_of(np.repeat(X, weights, axis=0)), options)
+    for name in ("components", "mean", "scale", "explained_variance", "explained_variance_ratio", "singular_values", "noise_variance"):
+        np.testing.assert_allclose(getattr(model, name), getattr(expected, name), rtol=1e-11, atol=1e-12, err_msg=name)
+    assert model.total_variance == pytest.approx(expected.total_variance, rel=1e-12)
+    assert (model.n_samples, expected.n_samples) == (150, 300)
+    assert isinstance(model.n_samples, int)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_variances_are_those_of_numpys_weighted_covariance(whole: bool) -> None:
+    X, rng = rows(), np.random.default_rng(0)
+    counts, others = rng.integers(0, 5, 200), rng.uniform(0.1, 5, 200)
+    weights = counts * 1.0 if whole else others
+    model, total = model_of(weighted(X, weights), Options()), weights.sum()
+    # NumPy takes weights that are not whole for precisions, with another divisor
+    covariance = np.cov(X.T, fweights=counts) if whole else np.cov(X.T, aweights=others, ddof=0) * total / (total - 1)
+    np.testing.assert_allclose(model.explained_variance, np.linalg.eigvalsh(covariance)[::-1], rtol=1e-12)
+    np.testing.assert_allclose(model.mean, np.average(X, axis=0, weights=weights), rtol=1e-14)
+    np.testing.assert_allclose(model.singular_values, np.sqrt(model.explained_variance * (total - 1)), rtol=1e-13)
+
+
+def test_as_many_components_as_rows_that_count() -> None:
+    X, weights = rows(20, 6), np.zeros(20)
+    weights[:4] = 0.5
+    model = model_of(weighted(X, weights), Options())
+    assert (model.n_components, model.n_samples) == (4, 4)
+    assert model.explained_variance[3] < 1e-13 * model.explained_variance[0]
+    model = model_of(weighted(X, 20 * weights), Options())  # as 40 rows
+    assert (model.n_components, model.n_samples) == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.full(200, 0.004), r"200 rows add up to 0\.8, .* above 0: weights count rows .* \(250 makes them 1 on average\)"),
+        (np.full(200, 0.005), "add up to 1, "),
+        (np.zeros(200), r"weights of all rows are zero"),
+    ],
+)
+def test_a_sum_of_weights_that_leaves_no_divisor(weights: np.ndarray, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        model_of(weighted(rows(), weights), Options())
+
+
+def test_one_row_has_no_variance() -> None:
+    with pytest.raises(DataError, match="at least 2"):
+        model_of(scatter_of(rows(1)), Options())

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streampca.errors import NonFiniteError
+from streampca.errors import DataError, NonFiniteError
 from streampca.memory import KIB
 from streampca.statistics import Statistic
 
@@ -33,6 +33,13 @@ def folded(empty: Statistic, *blocks: np.ndarray) -> Any:
     statistic = empty.fresh()
     for block in blocks:
         statistic.update(block)
+    return statistic
+
+
+def folded_weighted(empty: Statistic, *blocks: tuple[np.ndarray, np.ndarray]) -> Any:
+    statistic = empty.fresh()
+    for block, weights in blocks:
+        statistic.update(block, weights)
     return statistic
 
 
@@ -80,12 +87,24 @@ def tables(draw: st.DrawFn, dtype: str, max_rows: int = 40) -> np.ndarray:
     return rows.astype(dtype)
 
 
+@st.composite
+def weighted_tables(draw: st.DrawFn, dtype: str, whole: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Tables and weights of their rows, many of them 0 but not all; whole numbers if asked for."""
+    rows = draw(tables(dtype))
+    weights = draw(hnp.arrays(np.float64, len(rows), elements=st.integers(0, 5).map(float)))
+    weights[draw(st.integers(0, len(rows) - 1))] += 1
+    if not whole:
+        weights *= np.random.default_rng(draw(st.integers(0, 2**32 - 1))).uniform(0.1, 3.0, len(rows))
+    return rows, weights
+
+
 def cut(rows: np.ndarray, at: list[int]) -> list[np.ndarray]:
     return np.split(rows, sorted(n % (len(rows) + 1) for n in at))  # parts without rows occur too
 
 
 class StatisticTests(ABC):
     dtype = "float64"  # of the rows in the property tests
+    weighted_tolerance: float | None = None  # that of the statistic, if not given
 
     @abstractmethod
     def make(self, n_features: int) -> Any: ...
@@ -101,10 +120,10 @@ class StatisticTests(ABC):
     def scale(self, second: np.ndarray) -> np.ndarray:
         """The natural size of each entry of it."""
 
-    def check(self, found: Any, count: int, mean: np.ndarray, second: np.ndarray, tolerance: float | None = None) -> None:
+    def check(self, found: Any, count: float, mean: np.ndarray, second: np.ndarray, tolerance: float | None = None) -> None:
         tolerance = found.tolerance if tolerance is None else tolerance
         assert found.count == count
-        variances = (second if second.ndim == 1 else second.diagonal()) / max(count, 1)
+        variances = (second if second.ndim == 1 else second.diagonal()) / (count or 1)
         assert (np.abs(found.mean - mean) <= tolerance * np.sqrt(variances) + 2 * np.finfo(np.float64).eps * np.abs(mean)).all()
         error = np.abs(self.second(found) - second)
         assert (error <= tolerance * self.scale(second)).all(), (error / np.maximum(self.scale(second), 1e-300)).max()
@@ -214,6 +233,128 @@ class StatisticTests(ABC):
         assert bits(other) == kept
         one.update(rows)  # and shares nothing with it afterwards
         assert bits(other) == kept
+
+    # ---------------------------------------------------------------------------------- weights
+
+    def check_same(self, found: Any, expected: Any, factor: float = 1.0) -> None:
+        """Check two statistics of the same rows; ``factor``: one with all weights that much larger."""
+        assert found.count == pytest.approx(factor * expected.count, rel=1e-13)
+        second = factor * self.second(expected)
+        self.check(found, found.count, expected.mean, second, self.weighted_tolerance)
+
+    @thorough
+    @given(data=st.data())
+    def test_a_whole_weight_is_so_many_equal_rows(self, data: st.DataObject) -> None:
+        rows, weights = data.draw(weighted_tables(self.dtype, whole=True))
+        repeated = np.repeat(rows, weights.astype(int), axis=0)
+        self.check_rows(folded_weighted(self.make(rows.shape[1]), (rows, weights)), repeated, self.weighted_tolerance)
+
+    @quick
+    @given(data=st.data())
+    def test_rows_of_weight_0_count_for_nothing(self, data: st.DataObject) -> None:
+        rows, weights = data.draw(weighted_tables(self.dtype))
+        empty, kept = self.make(rows.shape[1]), weights > 0
+        rows[~kept] = 3e7  # whatever is there
+        self.check_same(folded_weighted(empty, (rows, weights)), folded_weighted(empty, (rows[kept], weights[kept])))
+        before = folded(empty, rows)
+        after = before.copy()
+        after.update(rows, np.zeros(len(rows)))
+        assert bits(after) == bits(before)
+
+    @quick
+    @given(data=st.data(), factor=st.sampled_from([1e-12, 0.3, 1.0, 7.0, 1e12]))
+    def test_all_weights_times_a_number(self, data: st.DataObject, factor: float) -> None:
+        rows, weights = data.draw(weighted_tables(self.dtype))
+        one, other = (folded_weighted(self.make(rows.shape[1]), (rows, each)) for each in (weights, factor * weights))
+        self.check_same(other, one, factor)
+
+    @thorough
+    @given(data=st.data())
+    def test_any_split_and_merge_of_weighted_rows_agree(self, data: st.DataObject) -> None:
+        rows, weights = data.draw(weighted_tables(self.dtype))
+        empty = self.make(rows.shape[1])
+        cuts = data.draw(st.lists(st.integers(0, 40), max_size=6), label="cuts")
+        states = [folded_weighted(empty, part) for part in zip(cut(rows, cuts), cut(weights, cuts), strict=True)]
+        while len(states) > 1:
+            first = states.pop(data.draw(st.integers(0, len(states) - 1), label="merge"))
+            states[data.draw(st.integers(0, len(states) - 1), label="into")].merge(first)
+        whole = folded_weighted(empty, (rows, weights))
+        self.check_same(states[0], whole)
+        assert bits(type(whole).from_arrays(whole.to_arrays())) == bits(whole) == bits(pickle.loads(pickle.dumps(whole)))
+
+    def test_blocks_with_and_without_weights_in_one_fold(self) -> None:
+        rows = numbers(self.dtype, 900)
+        one = folded(self.make(5), rows[:300])
+        one.update(rows[300:600], np.full(300, 2.0))
+        one.merge(folded(self.make(5), rows[600:]))
+        self.check_rows(one, np.concatenate([rows, rows[300:600]]))
+
+    def test_a_few_heavy_rows_among_many_far_away(self) -> None:
+        rows = numbers("float64", 9000).astype(self.dtype)
+        weights = np.full(9000, 1e-3 if self.dtype == "float32" else 1e-9)
+        rows += np.asarray(3e6, self.dtype)
+        rows[4000:4100] -= np.asarray(3e6, self.dtype)
+        weights[4000:4100] = 2.0
+        exact, w = rows.astype(np.longdouble), weights.astype(np.longdouble)
+        mean = w @ exact / w.sum()
+        mean += w @ (exact - mean) / w.sum()
+        second = self.second_reference((exact - mean) * np.sqrt(w)[:, None])
+        one = folded_weighted(self.make(5), *((rows[part], weights[part]) for part in (slice(7), slice(7, 6000), slice(6000, 9000))))
+        assert one.count == pytest.approx(float(w.sum()), rel=1e-13)
+        self.check(one, one.count, mean, second, self.weighted_tolerance)
+
+    def test_constant_columns_are_exactly_zero_with_weights(self) -> None:
+        rows = numbers(self.dtype, 5000)
+        weights = np.random.default_rng(0).integers(0, 3, 5000) * 0.7
+        rows[:, 1] = np.where(weights > 0, np.asarray(0.1, self.dtype), np.asarray(1e6, self.dtype))
+        one = folded_weighted(self.make(5), (rows[:300], weights[:300]), (rows[300:], weights[300:]))
+        assert not self.second(one)[1].any()
+        assert one.mean[1] == np.float64(rows[weights > 0, 1][0])
+
+    def test_weights_of_ones_are_no_weights(self) -> None:
+        rows = numbers(self.dtype, 5000)
+        one = folded_weighted(self.make(5), (rows, np.ones(5000)))
+        self.check_rows(one, rows, self.weighted_tolerance)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_weights_with_every_dtype_and_memory_order(self, dtype: str) -> None:
+        rows, weights = numbers(dtype, 700), np.arange(700.0) % 4
+        frozen = rows.copy()
+        frozen.flags.writeable = weights.flags.writeable = False
+        one = folded_weighted(self.make(5), (frozen, weights))
+        self.check_rows(one, np.repeat(rows, weights.astype(int), axis=0), self.weighted_tolerance)
+        for same in (np.asfortranarray(rows), np.repeat(rows, 2, axis=0)[::2]):
+            assert bits(folded_weighted(self.make(5), (same, weights))) == bits(one)
+        before = bits(one)
+        one.update(rows[:0], weights[:0])
+        assert bits(one) == before
+
+    @pytest.mark.parametrize("row", [0, 17, 4097])
+    @pytest.mark.parametrize("weight", [0.0, 2.0])
+    def test_what_is_not_finite_is_found_in_weighted_rows(self, row: int, weight: float) -> None:
+        rows, weights = numbers(self.dtype, 4100, 40), np.ones(4100)
+        rows[row, 3] = rows[row + 1 :, 7] = np.nan
+        weights[row] = weight
+        for given_weights in (weights, 0 * weights):
+            with pytest.raises(NonFiniteError) as caught:
+                folded_weighted(self.make(40), (rows, given_weights))
+            assert (caught.value.row, caught.value.column) == (row, 3)
+
+    def test_weights_that_overflow(self) -> None:
+        with pytest.raises(DataError, match="weights are so large that their sum overflows"):
+            folded_weighted(self.make(5), (numbers(self.dtype, 4), np.full(4, 1e308)))
+
+    @pytest.mark.parametrize("shape", [(100, 300), (100_000, 3), (2500, 700)])
+    @pytest.mark.parametrize("dtype", ["int8", "float64"])
+    def test_memory_is_bounded_with_weights(self, shape: tuple[int, int], dtype: str) -> None:
+        rows, weights, empty = numbers(dtype, *shape), np.ones(shape[0]), self.make(shape[1])
+        folded_weighted(empty, (rows[:50], weights[:50]))
+        tracemalloc.start()
+        try:
+            folded_weighted(empty, (rows, weights))
+            assert tracemalloc.get_traced_memory()[1] <= empty.nbytes + empty.workspace(len(rows)) + 64 * KIB
+        finally:
+            tracemalloc.stop()
 
     # ---------------------------------------------------------------------------------- memory
 

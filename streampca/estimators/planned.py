@@ -1,0 +1,38 @@
+"""What a fit would do, for users: the plan of a method's estimator for any input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from streampca.errors import UsageError, did_you_mean
+from streampca.estimators.base import StreamingTransformer
+from streampca.planning import Plan
+from streampca.planning.calibration import estimated_seconds
+from streampca.sources import open_source
+
+
+def plan_with_methods(
+    methods: dict[str, type[StreamingTransformer]],
+    source: Any,
+    method: str,
+    n_components: Any,
+    memory: str | int | None,
+    scores: bool,
+    opening: dict[str, Any],
+    parameters: dict[str, Any],
+) -> Plan:
+    """Return the plan of a fit by a method, with an estimate of its time."""
+    if method not in methods:
+        raise UsageError(f"unknown method {method!r}: choose one of {', '.join(methods)}.{did_you_mean(method, methods)}")
+    known = set(methods[method]._get_param_names())
+    for name in parameters:
+        if name not in known:
+            raise UsageError(f"method {method!r} has no parameter {name!r}; it has {', '.join(sorted(known))}.{did_you_mean(name, known)}")
+    estimator = methods[method](n_components=n_components, memory=memory, **parameters)
+    return with_time(estimator.plan_for(open_source(source, **opening), scores=scores))
+
+
+def with_time(plan: Plan) -> Plan:
+    """Return the plan with an estimate of its time on this machine."""
+    return replace(plan, seconds=estimated_seconds(plan))
