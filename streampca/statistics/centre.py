@@ -19,6 +19,7 @@ from streampca.statistics.base import Array, Floats
 _SAMPLED_ROWS = 64
 _STRIP_ROWS = 256  # shifted at once to find a weighted mean
 _FAR = 64.0  # standard deviations from zero: farther, float32 keeps too little of the odd fraction beside the mean
+_NEAR = 4.0  # standard deviations from the mean
 _MANY_REPEATS = 0.875  # of the rows of a sample
 _ODD = 0.0381966  # of the standard deviation: small, and a fraction of no likely grid
 
@@ -134,12 +135,13 @@ class Shift(NamedTuple):
         return self.pivot.astype(np.float64) + self.rest
 
 
-def float32_shift(block: Array) -> Shift:
+def float32_shift(block: Array, common: Floats | None = None) -> Shift:
     """Return a shift under which float32 products of a block are exact, or rounded at random.
 
     Counts, flags and quantised values lie on a grid. If eight bits hold them (about the mean, rounded to a power of two near the
     standard deviation), their products are exact. If not, products of grid points are rounded with a bias (squares are 0 or
     1 modulo 4: sums were off by 2e-6); a shift off any grid, by an odd fraction of the standard deviation, takes the bias away.
+    Where most rows have one ``common`` value, not far from the mean, it is the shift: its products are then exactly zero.
     """
     sample = sample_of(block)
     mean, deviations = _mean_and_deviations(sample.copy())
@@ -151,16 +153,32 @@ def float32_shift(block: Array) -> Shift:
     rest = np.where(fine & spread, _ODD * deviations, 0.0)
     far = np.abs(mean) > _FAR * deviations
     pivot = np.where(fine, np.where(far, mean, mean + rest), rounded)
-    return Shift(pivot.astype(np.float32), np.where(far, rest, 0.0).astype(np.float32))
+    rest = np.where(far, rest, 0.0)
+    if common is not None:
+        near = np.abs(common - mean) <= _NEAR * deviations
+        pivot, rest = np.where(near, common, pivot), np.where(near, 0.0, rest)
+    return Shift(pivot.astype(np.float32), rest.astype(np.float32))
 
 
-def few_values(block: Array) -> bool:
-    """Return whether some column, not held by eight bits, has few distinct values: equal terms are rounded alike, with a bias."""
+class Repeats(NamedTuple):
+    """What repeats in the columns of a block: the value of at least half of the rows (NaN if none), and whether the others repeat too."""
+
+    common: Floats
+    few: bool  # some column, not held by eight bits, has few distinct values beside it: equal terms are rounded alike, with a bias
+
+
+def repeats_of(block: Array) -> Repeats:
+    """Return what repeats in a sample of a block: zeros of counts or intensities, a code, a few levels."""
     sample = sample_of(block)
-    by_column = np.ascontiguousarray(sample.T[_needs_more_bits(sample - sample[0])])
-    by_column.sort(axis=1)
-    repeats = (by_column[:, 1:] == by_column[:, :-1]).sum(axis=1)
-    return bool((repeats > _MANY_REPEATS * len(sample)).any())
+    more = _needs_more_bits(sample - sample[0])
+    sample.sort(axis=0)
+    middle = sample[(len(sample) - 1) // 2]  # the value of at least half of the rows, if there is one, is here
+    equal = sample == middle
+    settled = ~more & ~equal.all(axis=0)  # eight bits hold them as they are
+    common = np.where(~settled & (2 * equal.sum(axis=0) >= len(sample)), middle, np.nan)
+    again = (sample[1:] == sample[:-1]) & ~(equal[1:] & np.isfinite(common))
+    others = len(sample) - np.where(np.isfinite(common), equal.sum(axis=0), 0)
+    return Repeats(common, bool((again.sum(axis=0) > _MANY_REPEATS * others)[more & (others > 1)].any()))
 
 
 def _needs_more_bits(sample: Floats) -> NDArray[np.bool_]:

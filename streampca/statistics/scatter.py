@@ -15,7 +15,7 @@ import numpy as np
 
 from streampca import buffers
 from streampca.statistics.base import Array, Floats, Statistic, refuse_nonfinite
-from streampca.statistics.centre import Centre, Shift, few_values, float32_shift, pivot_of, weighted_centre
+from streampca.statistics.centre import Centre, Repeats, Shift, float32_shift, pivot_of, repeats_of, weighted_centre
 
 Precision = Literal["float32", "float64"]
 
@@ -41,7 +41,7 @@ class Scatter(Statistic):
         self._sums: Floats = np.zeros((n_features, n_features))
         self._rows: list[tuple[Floats, Floats]] = []  # whose products are still to be added, and subtracted
         self._buffers: tuple[Array, Array] | None = None  # shifted strip and its product, as bytes
-        self._few: bool | None = None  # whether a column repeats a few values, which float32 would round alike each time
+        self._repeats: Repeats | None = None  # values that float32 would round alike each time
 
     @property
     def tolerance(self) -> float:
@@ -89,7 +89,7 @@ class Scatter(Statistic):
                 pivot = pivot_of(block)
                 add = partial(self._add_strip, pivot)
             elif self._suits_float32(block):
-                shift = float32_shift(block)
+                shift = float32_shift(block, self._repeats.common if self._repeats else None)
                 pivot = shift.exact
                 add = partial(self._add_strip_float32, shift)
             else:
@@ -117,9 +117,9 @@ class Scatter(Statistic):
 
     def _suits_float32(self, block: Array) -> bool:
         """Return whether a block's products may be rounded to float32; the first block decides for all of a fold."""
-        if self._few is None:
-            self._few = few_values(block)
-        return np.can_cast(block.dtype, np.float32) and not self._few
+        if self._repeats is None:
+            self._repeats = repeats_of(block)
+        return np.can_cast(block.dtype, np.float32) and not self._repeats.few
 
     def _join(self, part: Centre) -> None:
         """Centre the part just added on its own mean, then join the two means."""
@@ -215,7 +215,7 @@ class Scatter(Statistic):
         scatter.precision = "float32" if int(arrays["precision"]) == 4 else "float64"
         scatter.centre = Centre.from_arrays(arrays)
         scatter._sums, scatter._rows = arrays["scatter"], []
-        scatter._buffers = scatter._few = None
+        scatter._buffers = scatter._repeats = None
         return scatter
 
     @property

@@ -129,3 +129,23 @@ class TestFloat32(ScatterTests):
         one = folded(self.make(5), numbers("float32"))
         assert one.fresh().precision == one.copy().precision == "float32"
         assert bits(one) != bits(folded(Scatter(5), numbers("float32")))
+
+
+@pytest.mark.parametrize("kind", ["zero-inflated", "mostly zero", "zeros and an offset", "zeros, then far away"])
+def test_one_common_value_keeps_float32_products(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    share = 0.02 if kind == "mostly zero" else 0.2
+    rows = np.where(rng.random((60_000, 8)) < share, np.abs(rng.standard_normal((60_000, 8))) + 0.1, 0.0)
+    if kind == "zeros and an offset":
+        rows = 1000 * rows + 0.1
+    if kind == "zeros, then far away":
+        rows[30_000:] += 1e4
+    rows = rows.astype(np.float32)
+    one, exact = Scatter(8, "float32"), Scatter(8)
+    for start in range(0, len(rows), 8192):
+        one.update(rows[start : start + 8192])
+        exact.update(rows[start : start + 8192])
+    assert one._repeats is not None
+    assert not one._repeats.few
+    size = np.sqrt(np.outer(exact.scatter.diagonal(), exact.scatter.diagonal()))
+    assert (np.abs(one.scatter - exact.scatter) <= 1e-6 * size).all()
