@@ -62,18 +62,39 @@ class NonFiniteError(DataError):
         super().__init__(value, row, column, name)
 
     def __str__(self) -> str:
-        kind = "NaN" if self.value != self.value else "inf"
         column = f"column {self.column}" + (f" ({self.name!r})" if self.name else "")
+        kind = "NaN" if self.is_nan else "inf"
+        more = ", or use ProbabilisticPCA or FactorAnalysis, where NaN is a missing value" if self.is_nan else ""
         return (
             f"Input X contains {kind}: the first such entry is in row {self.row}, {column}. "
-            "PCA needs finite numbers: drop or fill such entries, or use ProbabilisticPCA, "
-            "where NaN is a missing value."
+            f"Finite numbers are needed: drop or fill such entries{more}."
         )
+
+    @property
+    def is_nan(self) -> bool:
+        """Whether the entry is NaN rather than infinite."""
+        return self.value != self.value
 
     def at(self, row_offset: int, names: tuple[str, ...] | None = None) -> NonFiniteError:
         """Return the same error with the row counted from the start of the source."""
         name = names[self.column] if names else None
         return NonFiniteError(self.value, self.row + row_offset, self.column, name)
+
+    def transposed(self, names: tuple[str, ...] | None = None) -> NonFiniteError:
+        """Return the same error with row and column swapped: that of a table whose features were read as rows."""
+        return NonFiniteError(self.value, self.column, self.row, names[self.row] if names else None)
+
+
+class RefusedResumeError(StreamPCAError):
+    """An interrupted run has left its work, and this is another run."""
+
+
+class OtherRunError(RefusedResumeError, UsageError):
+    """An interrupted run had another config, or more memory."""
+
+
+class OtherDataError(RefusedResumeError, ChangedDataError):
+    """The data has changed since a run on it was interrupted."""
 
 
 class OutputError(StreamPCAError, OSError):

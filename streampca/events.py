@@ -18,6 +18,9 @@ class Observer:
     def pass_finished(self, name: str) -> None:
         """Tell that the pass has ended."""
 
+    def resumed(self, name: str, rows: int) -> None:
+        """Tell that the first (or some) ``rows`` rows of a pass are known from an earlier run."""
+
     def warned(self, message: str) -> None:
         """Tell something that the user should know."""
 

@@ -19,7 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from streampca.errors import OutputError
+from streampca.errors import InterruptedRunError, OutputError
+from streampca.failpoints import failpoint
 from streampca.memory import format_bytes
 
 StrPath = str | os.PathLike[str]
@@ -124,7 +125,7 @@ def preallocate(path: StrPath, n_bytes: int) -> None:
 
 
 @contextmanager
-def staged(path: StrPath, overwrite: bool = False) -> Iterator[Path]:
+def staged(path: StrPath, overwrite: bool = False, at: Path | None = None, name: str | None = None) -> Iterator[Path]:
     """Yield a hidden path beside ``path``; what is there at the end is moved onto ``path`` in one step.
 
     Parameters
@@ -133,6 +134,10 @@ def staged(path: StrPath, overwrite: bool = False) -> Iterator[Path]:
         The output; missing parent folders are created (and removed again on failure).
     overwrite
         Whether an existing output is replaced. It stays complete and in place until the new one is.
+    at
+        Where to stage it instead, on the same file system; what is there when the run is interrupted is kept, to go on with.
+    name
+        What the output is called in failpoints.
 
     Yields
     ------
@@ -156,15 +161,18 @@ def staged(path: StrPath, overwrite: bool = False) -> Iterator[Path]:
     """
     target = _resolve(path)
     check_target(target, overwrite)
-    partial = _hidden_sibling(target, "partial")
+    partial = at or _hidden_sibling(target, "partial")
     created: list[Path] = []
     try:
         _make_folders(target.parent, created)
         yield partial
         _sync_tree(partial)
+        failpoint(f"{name}-before-rename")
         _publish(partial, target, overwrite)
+        failpoint(f"{name}-renamed")
     except BaseException as error:
-        _remove(partial)
+        if at is None or not isinstance(error, InterruptedRunError):
+            _remove(partial)
         _remove_empty(created)
         if isinstance(error, OSError) and _is_about_output(error, target.parent):
             raise output_error(error, target) from error
@@ -186,6 +194,49 @@ def output_error(error: OSError, path: StrPath) -> OutputError:
         errno.EROFS: "choose a path on a file system that can be written",
     }.get(error.errno or 0, "choose another path")
     return OutputError(f"cannot write {os.fspath(path)}: {reason}; {remedy}")
+
+
+def write_text(path: StrPath, text: str) -> None:
+    """Write a small text file in one step, replacing an older one.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.json"
+    >>> write_text(path, "{}"), path.read_text()
+    (None, '{}')
+    """
+    with staged(path, overwrite=True) as partial:
+        partial.write_text(text)
+
+
+def work_folder(path: StrPath) -> Path:
+    """Return the hidden folder beside an output where a run keeps what it needs to go on after an interruption.
+
+    >>> work_folder("/data/m.zarr").name
+    '.m.zarr.streampca-run'
+    """
+    target = _resolve(path)
+    return target.with_name(f".{target.name}.streampca-run")
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file or folder, if it is there. Never raises."""
+    _remove(path)
+
+
+@contextmanager
+def parent_folders(path: StrPath) -> Iterator[Path]:
+    """Create the folders above an output, and remove those that are empty again at the end; yield the resolved output."""
+    target = _resolve(path)
+    created: list[Path] = []
+    try:
+        _make_folders(target.parent, created)
+        yield target
+    except OSError as error:
+        if _is_about_output(error, target.parent):
+            raise output_error(error, target) from error
+        raise
+    finally:
+        _remove_empty(created)
 
 
 def remove_partials(path: StrPath) -> int:
@@ -262,13 +313,14 @@ def _sync_tree(path: Path) -> None:
     if path.is_dir():
         for folder, _, names in os.walk(path, topdown=False):
             for name in names:
-                _sync(Path(folder) / name)
-            _sync(folder)
+                sync(Path(folder) / name)
+            sync(folder)
     else:
-        _sync(path)
+        sync(path)
 
 
-def _sync(path: StrPath) -> None:
+def sync(path: StrPath) -> None:
+    """Flush one file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -288,7 +340,7 @@ def _publish(partial: Path, target: Path, overwrite: bool) -> None:
         partial.replace(target)
     else:
         _replace(partial, target)
-    _sync(target.parent)
+    sync(target.parent)
 
 
 def _rename_new(partial: Path, target: Path) -> None:

@@ -99,6 +99,8 @@ def write_arrays(
     kind: str,
     version: int,
     overwrite: bool = False,
+    chunk_bytes: int = CHUNK_BYTES,
+    name: str | None = None,
 ) -> None:
     """Store named arrays and attributes as one Zarr group that appears complete or not at all.
 
@@ -114,6 +116,10 @@ def write_arrays(
         What is stored (``"pca-model"``) and the version of its layout; checked by ``read_arrays``.
     overwrite
         Whether an existing store is replaced.
+    chunk_bytes
+        Bytes of a chunk, at most: about three of them are in memory beside the arrays.
+    name
+        What the store is called in failpoints.
 
     Raises
     ------
@@ -133,9 +139,9 @@ def write_arrays(
     _check_names(arrays)
     native = {name: _native(arrays[name], name) for name in sorted(arrays)}
     header = _header(native, to_json(attributes), kind, version)
-    with staged(path, overwrite) as partial:
+    with staged(path, overwrite, name=name) as partial:
         try:
-            _write_group(partial, native, header)
+            _write_group(partial, native, header, chunk_bytes)
         except OSError as error:
             raise output_error(error, path) from error
 
@@ -181,24 +187,24 @@ def _header(arrays: Mapping[str, Array], attributes: Json, kind: str, version: i
     return {"streampca": ours | {"sha256": _canonical_digest([ours, attributes])}, "attributes": attributes}
 
 
-def _write_group(folder: Path, arrays: Mapping[str, Array], header: dict[str, Json]) -> None:
+def _write_group(folder: Path, arrays: Mapping[str, Array], header: dict[str, Json], chunk_bytes: int) -> None:
     import zarr
 
     zarr.create_group(folder, zarr_format=3, attributes=header)
     for name, array in arrays.items():
-        _write_array(folder, name, array, compress=True)
+        _write_array(folder, name, array, chunk_bytes, compress=True)
         if array.nbytes > _plausible_bytes(_stored_bytes(folder / name)):
-            _write_array(folder, name, array, compress=False)
+            _write_array(folder, name, array, chunk_bytes, compress=False)
     for group in sorted({group for name in arrays for group in _parents(name)}):
         if not (folder / group / "zarr.json").exists():
             zarr.create_group(folder, path=group, zarr_format=3)
 
 
-def _write_array(folder: Path, name: str, array: Array, compress: bool) -> None:
+def _write_array(folder: Path, name: str, array: Array, chunk_bytes: int, compress: bool) -> None:
     import zarr
     from zarr.codecs import Crc32cCodec, ZstdCodec
 
-    chunks = chunk_shape(array.shape, array.dtype.itemsize)
+    chunks = chunk_shape(array.shape, array.dtype.itemsize, chunk_bytes)
     stored = zarr.create_array(
         folder,
         name=name,

@@ -129,7 +129,7 @@ CASES = {
     "budget that is no size": Case(f"{FIT} --memory lots", USAGE, "cannot read 'lots' as a memory size: write for example '2GiB'"),
     "budget of nothing": Case(f"{FIT} --memory 0", USAGE, "a memory size must be positive, not '0'"),
     "unknown solver": Case(f"{FIT} --solver covarianse", USAGE, "unknown solver 'covarianse': choose one of .*Did you mean 'covariance'?"),
-    "unknown method": Case(f"{FIT} --method pac", USAGE, "method.name: .*'pca' .*got 'pac'"),
+    "unknown method": Case(f"{FIT} --method pac", USAGE, "method.name: .*'pca'.*got 'pac'"),
     "unknown precision": Case(f"{FIT} --precision float16", USAGE, "precision must be 'auto', 'float32' or 'float64', not 'float16'"),
     "no config": Case("run none.yaml", USAGE, r"cannot read config none\.yaml"),
     "unknown key": Case("run bad.yaml", USAGE, r"bad\.yaml: unknown key 'memry'.* Did you mean 'memory'\?"),

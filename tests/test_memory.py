@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 from streampca.memory import MIB
 
@@ -74,3 +75,49 @@ def test_wide_data_where_the_sums_dominate(write: Write, workers: str, budget: i
 def test_tall_chunks(write: Write) -> None:
     path = write("tall chunks", 100_000, 256, 20_000)
     check(fit(path))
+
+
+def stored(folder: Path, kind: str, shape: tuple[int, int], chunks: tuple[int, int], dtype: str) -> Path:
+    """Write a table in one of the formats, a few rows at a time: 40 directions that decay, and noise."""
+    rng, path = np.random.default_rng(0), folder / f"x.{kind}"
+    directions = rng.standard_normal((40, shape[1]), np.float32) * np.arange(1, 41, dtype=np.float32)[:, None] ** -0.7
+    if kind == "h5":
+        target: Any = h5py.File(path, "w").create_dataset("X", shape, dtype, chunks=chunks)
+    elif kind == "zarr":
+        target = zarr.create_array(path, shape=shape, dtype=dtype, chunks=chunks)
+    else:
+        target = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    for start in range(0, shape[0], chunks[0]):
+        rows = min(chunks[0], shape[0] - start)
+        block = rng.standard_normal((rows, 40), np.float32) @ directions + 0.3 * rng.standard_normal((rows, shape[1]), np.float32)
+        target[start : start + rows] = (20 * block).astype(dtype)
+    if kind == "h5":
+        target.file.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("solver", "kind", "shape", "chunks", "dtype", "k", "budget"),
+    [
+        ("sketch", "h5", (1000, 20_000), (200, 2000), "f4", 20, 450),
+        ("sketch", "zarr", (1500, 20_000), (500, 500), "i2", 50, 800),
+        ("dual", "npy", (1000, 60_000), (100, 60_000), "i2", 50, 700),
+        ("dual", "zarr", (500, 40_000), (500, 500), "f4", 10, 500),
+        ("auto", "h5", (1000, 40_000), (1000, 1000), "f4", 10, 600),  # tall chunks of few columns: the dual
+    ],
+    ids=str,
+)
+def test_every_solver_keeps_to_its_projection(
+    solver: str, kind: str, shape: tuple[int, int], chunks: tuple[int, int], dtype: str, k: int, budget: int, tmp_path: Path
+) -> None:
+    result = fit(stored(tmp_path, kind, shape, chunks, dtype), "--solver", solver, "-k", str(k), budget=budget * MIB)
+    check(result)
+    assert result["projected_memory"] <= 2 * result["peak_memory"]
+    assert solver in ("auto", result["solver"])
+    assert solver != "auto" or result["solver"] == "dual"
+
+
+def test_chunks_taller_than_a_block_that_fits(tmp_path: Path) -> None:
+    """Rows of 120 kB in chunks of 1000: a block is a part of a chunk row, each chunk is decoded several times."""
+    path = stored(tmp_path, "zarr", (2000, 30_000), (1000, 1000), "f4")
+    check(fit(path, "--solver", "sketch", "--workers", "1", budget=340 * MIB))

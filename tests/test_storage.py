@@ -79,7 +79,7 @@ def test_round_trip_is_bit_exact(arrays: dict[str, np.ndarray], attributes: dict
 def test_several_chunks_along_both_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = np.random.default_rng(0).normal(size=(3, 1000))
     tall = np.random.default_rng(1).normal(size=(1000, 7))
-    monkeypatch.setattr(storage, "chunk_shape", lambda shape, itemsize: chunk_shape(shape, itemsize, 800))
+    monkeypatch.setattr(storage, "chunk_shape", lambda shape, itemsize, limit: chunk_shape(shape, itemsize, 800))
     arrays = {"wide": wide, "tall": tall, "fortran": np.asfortranarray(tall), "strided": tall[::3, ::2]}
     write(tmp_path / "m.zarr", arrays)
     assert sum(1 for file in (tmp_path / "m.zarr" / "wide" / "c").rglob("*") if file.is_file()) == 30

@@ -18,8 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 BUSY = 0.5  # load average before anything has been run
 JSON_HELP = """\
 The JSON has size, bits, machine and cases. A case with a table has rows, each with label, who, seconds, ratio_to_floor, ratio_to_us,
-process_seconds, peak_rss, bytes_read (bytes), passes, error_first, error_last, one_minus_mev, parts (seconds), details, failure (null, or
-why), and runs (all of them, raw). The profile has total (seconds, processor seconds), cores and parts (seconds, processor seconds, calls).
+process_seconds, peak_rss, bytes_read (bytes), sizes_read (the same, in sizes of the file), passes, iteration_seconds, error_first,
+error_last, one_minus_mev, estimated_error (1 - MEV as the method itself tells it), parts (seconds), details, failure (null, or why), and
+runs (all of them, raw). The profile has total (seconds, processor seconds), cores and parts (seconds, processor seconds, calls); the
+selection has cells, each with label, strength and found (the share of right answers by criterion).
 """
 
 
@@ -35,10 +37,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--bits", type=int, choices=range(1, 24), default=23, metavar="N", help="bits of mantissa kept; fewer compress better"
     )
     parser.add_argument("--data", type=Path, default=ROOT / "out" / "bench", metavar="DIR", help="where the tables are made, once")
-    parser.add_argument("--write", action="store_true", help=f"write {document.PATH.relative_to(ROOT)}; takes all cases")
+    parser.add_argument("--write", action="store_true", help=f"renew the sections of these cases in {document.PATH.relative_to(ROOT)}")
     args = parser.parse_args(argv)
-    if args.write and (args.case or args.format):
-        parser.error("--write renews the whole document: leave --case and --format out")
+    if args.write and args.format:
+        parser.error("--write renews whole sections: leave --format out")
     return args
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.compare import Row, Settings, compare
-from benchmarks.dataset import FORMATS, Dataset, Size
+from benchmarks.dataset import FORMATS, Dataset, Shape, Size
 from benchmarks.generate import ensure
-from benchmarks.table import rows_table
+from benchmarks.table import COLUMNS, Columns, rows_table
 from benchmarks.task import Group
 
 
@@ -28,6 +28,12 @@ class Bench:
         ensure(data, formats)
         return data
 
+    def table(self, kind: str, shape: Shape, *formats: str) -> Dataset:
+        """Return a table of another kind (``benchmarks.rows``), made if it is missing in one of these formats."""
+        data = Dataset(self.root, shape.n_rows, shape.n_features, shape.k, self.bits, kind)
+        ensure(data, formats)
+        return data
+
     def compare(self, groups: list[Group]) -> list[Row]:
         """Run groups and return their rows."""
         return compare(groups, self.settings)
@@ -41,7 +47,7 @@ class Section:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def section(rows: list[Row], *remarks: str) -> Section:
+def section(rows: list[Row], *remarks: str, columns: Columns = COLUMNS) -> Section:
     """Return the table of rows, and remarks below it."""
-    parts = [rows_table(rows), *remarks]
+    parts = [rows_table(rows, columns), *remarks]
     return Section("\n\n".join(part for part in parts if part), {"rows": [row.to_dict() for row in rows]})

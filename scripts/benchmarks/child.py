@@ -31,7 +31,9 @@ def measure(task: Task) -> dict[str, Any]:
         "error_first": None,
         "error_last": None,
         "one_minus_mev": None,
-        "detail": outcome.get("detail"),
+        "estimated_error": outcome.get("estimated_error"),
+        "iteration_seconds": outcome.get("iteration_seconds"),
+        "detail": detail() if callable(detail := outcome.get("detail")) else detail,
     }
     singular_values = outcome.get("singular_values")
     if callable(singular_values):  # what has to be read back from an output, outside the clock

@@ -34,10 +34,13 @@ class Row:
     process_seconds: float | None = None
     peak_rss: int | None = None
     bytes_read: int | None = None
+    sizes_read: float | None = None
     passes: float | None = None
+    iteration_seconds: float | None = None
     error_first: float | None = None
     error_last: float | None = None
     one_minus_mev: float | None = None
+    estimated_error: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
     details: list[str] = field(default_factory=list)
     failure: str | None = None
@@ -109,9 +112,11 @@ def _copy_answer(row: Row, best: Report, task: Task) -> None:
     """Take over what only the run of a whole job has; passes that the runner does not know are told from the bytes."""
     row.peak_rss = max((report["peak_rss"] for report in row.runs if report.get("peak_rss")), default=None)
     row.error_first, row.error_last, row.one_minus_mev = best["error_first"], best["error_last"], best["one_minus_mev"]
-    row.passes = best["passes"]
-    if row.passes is None and row.bytes_read is not None:
-        row.passes = round(row.bytes_read / stored_bytes(Path(task.path)), 1)
+    row.estimated_error, row.passes, row.iteration_seconds = best["estimated_error"], best["passes"], best["iteration_seconds"]
+    if row.bytes_read is not None:
+        row.sizes_read = row.bytes_read / stored_bytes(Path(task.path))
+    if row.passes is None and row.sizes_read is not None:
+        row.passes = round(row.sizes_read, 1)
 
 
 def _total(values: list[int | None]) -> int | None:

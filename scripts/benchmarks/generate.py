@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.dataset import Dataset
-from benchmarks.exact import Exact
+from benchmarks.exact import Answer, answer_of
+from benchmarks.rows import KINDS
 
-RANK = 40
-DECAY = 4.6 ** (-1 / 19)  # of the standard deviations of the components: s[0] / s[19] = 4.6
-LARGEST, NOISE = 10.0, 0.1
-
-Write = Callable[[int, np.ndarray], None]
+INEXACT = ("missing", "blobs")  # kinds whose principal components nobody asks for
 
 
 def blocks(data: Dataset) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the rows, a block at a time: low rank + noise + a mean. The same whatever the formats; a longer table begins alike."""
-    rng = np.random.default_rng(0)
-    rank = min(RANK, data.n_features)
-    directions, _ = np.linalg.qr(rng.standard_normal((data.n_features, rank)))
-    loadings = (directions * LARGEST * DECAY ** np.arange(rank)).T.astype(np.float32)
-    mean = rng.standard_normal(data.n_features, dtype=np.float32)
-    height = max(2**23 // data.row_bytes, 1)
-    for start in range(0, data.n_rows, height):
-        x = rng.standard_normal((height, data.n_features), dtype=np.float32)
-        x *= np.float32(NOISE)
-        x += rng.standard_normal((height, rank), dtype=np.float32) @ loadings
-        x += mean
-        yield start, _keep_bits(x, data.bits)[: data.n_rows - start]
+    """Yield the rows, a block at a time, each with the number of its first row."""
+    start = 0
+    for block in KINDS[data.kind](data):
+        yield start, _keep_bits(block, data.bits)[: data.n_rows - start]
+        start += len(block)
 
 
 def _keep_bits(x: np.ndarray, bits: int) -> np.ndarray:
@@ -46,21 +35,29 @@ def _keep_bits(x: np.ndarray, bits: int) -> np.ndarray:
 def ensure(data: Dataset, formats: tuple[str, ...]) -> None:
     """Write what is missing of the table in these formats, and its exact answer."""
     missing = [name for name in formats if not data.path(name).exists()]
-    if not missing and data.exact.exists():
+    asked = data.kind not in INEXACT and not data.exact.exists()
+    if not missing and not asked:
         return
     print(f"making {data.folder.name}: {', '.join(missing) or 'the exact answer'}", flush=True)
     data.folder.mkdir(parents=True, exist_ok=True)
-    staged = {name: data.path(name).with_name(f"unfinished-{data.path(name).name}") for name in missing}
-    exact = Exact(data.n_features)
+    with answer_of(data) if asked else nullcontext() as exact:
+        _write(data, missing, exact)
+        if exact is not None:
+            exact.save(data.exact, data.k)
+
+
+def _write(data: Dataset, formats: list[str], exact: Answer | None) -> None:
+    """Send the rows to the files, which get their names when they are complete, and to the exact answer."""
+    staged = {name: data.path(name).with_name(f"unfinished-{data.path(name).name}") for name in formats}
     with ExitStack() as stack:
         writers = [stack.enter_context(_Writer(name, path, data)) for name, path in staged.items()]
         for start, block in blocks(data):
             for writer in writers:
                 writer.write(start, block)
-            exact.add(block)
+            if exact is not None:
+                exact.add(block)
     for name, path in staged.items():
         path.replace(data.path(name))
-    exact.save(data.exact, data.k)
 
 
 class _Writer:

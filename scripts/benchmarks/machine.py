@@ -1,4 +1,4 @@
-"""What the figures were measured with: processors, Python, libraries. No dates and no names."""
+"""What the figures were measured with: processors, Python, libraries. No names."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ PACKAGES = (
     "dask-ml",
     "scikit-learn",
     "scikit-learn-intelex",
+    "ppca-rs",
 )
 
 

@@ -9,9 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from streampca.cli.progress import choose_observer
+from streampca.cli.report_commands import register as register_report_commands
 from streampca.cli.show import show_facts, show_json, show_summary
 from streampca.errors import StreamPCAError
-from streampca.jobs import InputConfig, SchedulerConfig, Summary, describe, load_config, make_config, plan_job, run_job, transform_job
+from streampca.jobs import (
+    Change,
+    Summary,
+    describe,
+    load_config,
+    make_config,
+    merge_job,
+    plan_job,
+    run_job,
+    subtract_job,
+    transform_job,
+    update_job,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,14 +49,16 @@ Address = Annotated[str | None, typer.Option("--scheduler", help="Address of a D
 SchedulerFile = Annotated[str | None, typer.Option(help="Scheduler file of a Dask cluster.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Number of local threads. Default: all processors.")]
 MissingChunks = Annotated[str, typer.Option(help="Absent chunks read as the fill value: warn, error or fill (say nothing).")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start over: throw away what an interrupted run has left to go on with.")]
+CheckpointEvery = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Time between checkpoints, at least; 0: as many as can be.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
 @app.command(epilog="Example: streampca run configs/quickstart.yaml --set memory=1GiB")
-def run(config: Config, set_: Overrides = None, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Fit, transform and write whatever the config asks for."""
-    _report(lambda observer: run_job(load_config(config, set_ or ()), observer), as_json, quiet)
+def run(config: Config, set_: Overrides = None, fresh: Fresh = False, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Fit, transform and write whatever the config asks for; goes on where an interrupted run was."""
+    _report(lambda observer: run_job(load_config(config, set_ or ()), observer, fresh=fresh), as_json, quiet)
 
 
 @app.command(epilog="Example: streampca plan configs/quickstart.yaml")
@@ -59,12 +74,13 @@ def plan(config: Config, set_: Overrides = None, as_json: AsJson = False) -> Non
 @app.command(epilog="Example: streampca fit 'runs/*.h5::X' -k 50 --memory 2GiB --model m.zarr --scores z.zarr")
 def fit(
     input: Input,
-    method: Annotated[str, typer.Option(help="The method: pca.")] = "pca",
+    method: Annotated[str, typer.Option(help="The method: pca, ppca, fa, ...: those of configs.")] = "pca",
     n_components: Annotated[
         str | None, typer.Option("-k", "--components", help="Number of components, or a fraction of variance in (0, 1).")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Where to store the model, e.g. m.zarr.")] = None,
     scores: Annotated[str | None, typer.Option(help="Where to store the scores: .zarr, .h5 or .npy.")] = None,
+    report: Annotated[str | None, typer.Option(help="Where to write a report of it all, e.g. r.html (one more pass).")] = None,
     memory: Memory = None,
     solver: Annotated[str, typer.Option(help="auto or covariance.")] = "auto",
     whiten: Annotated[bool, typer.Option("--whiten", help="Scale scores to unit variance.")] = False,
@@ -79,6 +95,8 @@ def fit(
     scheduler: Address = None,
     scheduler_file: SchedulerFile = None,
     workers: Workers = None,
+    checkpoint_every: CheckpointEvery = 30.0,
+    fresh: Fresh = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -88,16 +106,14 @@ def fit(
         "method": {
             "name": method,
             "n_components": _number(n_components),
-            "solver": solver,
-            "whiten": whiten,
-            "standardize": standardize,
-            "precision": precision,
+            **_given(solver=solver, whiten=whiten, standardize=standardize, precision=precision),
         },
         "memory": memory,
-        "output": {"model": model, "scores": scores, "overwrite": overwrite},
+        "output": {"model": model, "scores": scores, "report": report, "overwrite": overwrite},
         "scheduler": {"address": scheduler, "file": scheduler_file, "workers": workers},
+        "checkpoint": {"every": checkpoint_every},
     }
-    _report(lambda observer: run_job(make_config(content), observer), as_json, quiet)
+    _report(lambda observer: run_job(make_config(content), observer, fresh=fresh), as_json, quiet)
 
 
 @app.command(epilog="Example: streampca transform m.zarr new.h5 --to z.zarr")
@@ -115,6 +131,8 @@ def transform(
     scheduler: Address = None,
     scheduler_file: SchedulerFile = None,
     workers: Workers = None,
+    checkpoint_every: CheckpointEvery = 30.0,
+    fresh: Fresh = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -126,10 +144,91 @@ def transform(
 
     def work(observer: Any) -> Summary:
         config = make_config(content)
-        where: tuple[InputConfig, SchedulerConfig] = config.input, config.scheduler
-        return transform_job(model, where[0], to, memory=memory, overwrite=overwrite, scheduler=where[1], observer=observer)
+        return transform_job(
+            model,
+            config.input,
+            to,
+            memory=memory,
+            overwrite=overwrite,
+            scheduler=config.scheduler,
+            observer=observer,
+            checkpoint=checkpoint_every,
+            fresh=fresh,
+        )
 
     _report(work, as_json, quiet)
+
+
+Model = Annotated[str, typer.Argument(help="A stored model.")]
+To = Annotated[str | None, typer.Option(help="Where to store the new model. Default: it replaces the old one.")]
+Force = Annotated[bool, typer.Option("--force", help="Count rows again that the model is known to hold.")]
+
+
+@app.command(epilog="Example: streampca update m.zarr 'runs/*.h5'")
+def update(
+    model: Model,
+    input: Input,
+    to: To = None,
+    force: Force = False,
+    memory: Memory = None,
+    dataset: Dataset = None,
+    samples_axis: SamplesAxis = 0,
+    columns: Columns = None,
+    rows: Rows = None,
+    missing_chunks: MissingChunks = "warn",
+    overwrite: Overwrite = False,
+    scheduler: Address = None,
+    scheduler_file: SchedulerFile = None,
+    workers: Workers = None,
+    checkpoint_every: CheckpointEvery = 30.0,
+    fresh: Fresh = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Add new rows to a model, exactly, reading only them: files it does not hold yet, and what has been appended to those it does."""
+    content = _change(input, dataset, samples_axis, columns, rows, missing_chunks, scheduler, scheduler_file, workers)
+    how = {"to": to, "force": force, "memory": memory, "overwrite": overwrite, "every": checkpoint_every, "fresh": fresh}
+    _report(lambda observer: update_job(_asked(model, content, how), observer), as_json, quiet)
+
+
+@app.command(epilog="Example: streampca subtract m.zarr old.h5 --to rest.zarr")
+def subtract(
+    model: Model,
+    input: Input,
+    to: To = None,
+    force: Force = False,
+    memory: Memory = None,
+    dataset: Dataset = None,
+    samples_axis: SamplesAxis = 0,
+    columns: Columns = None,
+    rows: Rows = None,
+    missing_chunks: MissingChunks = "warn",
+    overwrite: Overwrite = False,
+    scheduler: Address = None,
+    scheduler_file: SchedulerFile = None,
+    workers: Workers = None,
+    checkpoint_every: CheckpointEvery = 30.0,
+    fresh: Fresh = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Take rows out of a model by the covariance, reading only them: the result is that of the rows that are left."""
+    content = _change(input, dataset, samples_axis, columns, rows, missing_chunks, scheduler, scheduler_file, workers)
+    how = {"to": to, "force": force, "memory": memory, "overwrite": overwrite, "every": checkpoint_every, "fresh": fresh}
+    _report(lambda observer: subtract_job(_asked(model, content, how), observer), as_json, quiet)
+
+
+@app.command(epilog="Example: streampca merge all.zarr site1.zarr site2.zarr")
+def merge(
+    out: Annotated[str, typer.Argument(help="Where to store the joined model.")],
+    models: Annotated[list[str], typer.Argument(help="Stored models of different rows.")],
+    force: Force = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Join the models of several files, sites or nights, exactly, reading no rows."""
+    _report(lambda observer: merge_job(out, models, overwrite=overwrite, force=force), as_json, quiet)
 
 
 @app.command(epilog="Example: streampca inspect data.h5::X")
@@ -140,6 +239,9 @@ def inspect(path: Input, dataset: Dataset = None, samples_axis: SamplesAxis = 0,
         show_json(facts)
     else:
         show_facts(facts)
+
+
+register_report_commands(app)
 
 
 def main() -> None:
@@ -174,6 +276,33 @@ def _input(path: str, dataset: str | None, samples_axis: int, columns: str | Non
         "rows": rows,
         "missing_chunks": missing_chunks,
     }
+
+
+def _change(
+    input: str,
+    dataset: str | None,
+    samples_axis: int,
+    columns: str | None,
+    rows: str | None,
+    missing_chunks: str,
+    address: str | None,
+    file: str | None,
+    workers: int | None,
+) -> dict[str, Any]:
+    return {
+        "input": _input(input, dataset, samples_axis, columns, rows, missing_chunks),
+        "scheduler": {"address": address, "file": file, "workers": workers},
+    }
+
+
+def _asked(model: str, content: dict[str, Any], how: dict[str, Any]) -> Change:
+    config = make_config(content)
+    return Change(model, config.input, scheduler=config.scheduler, **how)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Return the options that differ from their defaults: other methods do not have them."""
+    return {name: value for name, value in options.items() if value not in ("auto", False)}
 
 
 def _number(text: str | None) -> int | float | str | None:

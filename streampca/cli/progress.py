@@ -65,11 +65,14 @@ class LogObserver(StoppableObserver):
             self._said = now
         elapsed = now - self._began
         left = elapsed * (self._rows - self._done) / max(self._done, 1)
-        self._log(f"pass {self._name}: {self._done / self._rows:.0%}, {self._speed(elapsed)}, {left:.0f} s left")
+        self._log(f"pass {self._name}: {self._done / max(self._rows, 1):.0%}, {self._speed(elapsed)}, {left:.0f} s left")
 
     def pass_finished(self, name: str) -> None:  # noqa: D102
         elapsed = time.monotonic() - self._began
         self._log(f"pass {name}: done in {elapsed:.1f} s, {self._speed(elapsed)}")
+
+    def resumed(self, name: str, rows: int) -> None:  # noqa: D102
+        self._log(f"pass {name}: {rows:,} rows are done, by a run that was interrupted")
 
     def warned(self, message: str) -> None:  # noqa: D102
         self._log(f"warning: {message}")
@@ -119,6 +122,9 @@ class BarObserver(StoppableObserver):
 
     def advanced(self, rows: int, n_bytes: int) -> None:  # noqa: D102
         self._progress.advance(self._task, rows)
+
+    def resumed(self, name: str, rows: int) -> None:  # noqa: D102
+        self._progress.console.print(f"pass {name}: {rows:,} rows are done, by a run that was interrupted", soft_wrap=True)
 
     def warned(self, message: str) -> None:  # noqa: D102
         self._progress.console.print(Text("warning: ", "yellow") + Text(message), soft_wrap=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from streampca.blocks import Partition
+from streampca.engine.ledger import Total, Written
 from streampca.engine.parts import Parts
 from streampca.engine.process import enter_pass, in_pass, leave_pass
 from streampca.engine.scheduler import Compute, Write
@@ -28,6 +29,7 @@ from streampca.sources.base import Source
 from streampca.statistics.base import Statistic
 
 RETRIES = 3
+_LOST = (CancelledError, CommClosedError, KilledWorker, TimeoutError)
 Shards = list[tuple[int, int]]
 
 
@@ -52,43 +54,54 @@ class Cluster:
         limits = [worker["memory_limit"] for worker in workers if worker.get("memory_limit")]
         return min(limits, default=None)
 
-    def fold(self, statistic: Statistic, source: Source, partition: Partition, observer: Observer) -> Statistic:
+    def fold(self, statistic: Statistic, source: Source, partition: Partition, observer: Observer, total: Total | None = None) -> Statistic:
         """Submit groups of shards, a bounded number ahead, and merge the groups here in order."""
-        total: Any = None
+        total, shards = total or Total(), partition.shards()
         with self._pass(), self._shared(partial(_fold, statistic.blueprint()), source) as job:
-            for group, rows in self._ahead(partition, partial(self._submit_group, job, source, partition)):
-                state = group.result()
-                if total is None:
-                    total = state
-                else:
-                    total.merge(state)
-                del group, state
-                _report(rows, source, observer)
-        return statistic.fresh() if total is None else total
+            submit = partial(self._submit_group, job, source, partition)
+            done = total.n_shards
+            for group, part in self._ahead(shards[done:], partition.group, submit):
+                done += len(part)
+                total.add(group.result(), done)
+                del group
+                _report(part, source, observer)
+        return statistic.fresh() if total.state is None else total.state
 
-    def each(self, compute: Compute, write: Write, anywhere: bool, source: Source, partition: Partition, observer: Observer) -> None:
+    def each(
+        self,
+        compute: Compute,
+        write: Write,
+        anywhere: bool,
+        source: Source,
+        partition: Partition,
+        observer: Observer,
+        written: Written | None = None,
+    ) -> None:
         """Compute on the workers; write there if any process may, else here, in order."""
         function: Callable[..., Any] = partial(_write, compute, write) if anywhere else partial(_compute, compute)
+        written = written or Written()
+        shards = written.missing(partition.shards())
         with self._pass(), self._shared(function, source) as job:
-            for futures, rows in self._ahead(partition, lambda shards: [self._submit(job, source, partition, shard) for shard in shards]):
-                while futures:
+            submit = partial(self._submit_each, job, source, partition)
+            for futures, part in self._ahead(shards, partition.group, submit):
+                for shard in part:
                     for start, block in futures.pop(0).result() or ():
                         write(start, block)
-                _report(rows, source, observer)
+                    written.add(*shard)
+                _report(part, source, observer)
 
     def _threads(self) -> list[int]:
         return list(self.client.nthreads().values())
 
-    def _ahead(self, partition: Partition, submit: Callable[[Shards], Any]) -> Iterator[tuple[Any, int]]:
+    def _ahead(self, shards: Shards, size: int, submit: Callable[[Shards], Any]) -> Iterator[tuple[Any, Shards]]:
         """Yield what was submitted for each group, in order, keeping every worker busy with the next ones."""
-        shards, size = partition.shards(), partition.group
         groups = [shards[start : start + size] for start in range(0, len(shards), size)]
         ahead = 1 + -(-2 * sum(self._threads()) // size)
         pending: deque[Any] = deque()
         for index, group in enumerate(groups):
             while len(pending) < ahead and index + len(pending) < len(groups):
                 pending.append(submit(groups[index + len(pending)]))
-            yield pending.popleft(), group[-1][1] - group[0][0]
+            yield pending.popleft(), group
 
     @contextmanager
     def _shared(self, function: Callable[..., Any], source: Source) -> Iterator[Any]:
@@ -101,6 +114,9 @@ class Cluster:
             yield job
         finally:
             job.release()
+
+    def _submit_each(self, job: Any, source: Source, partition: Partition, shards: Shards) -> list[Any]:
+        return [self._submit(job, source, partition, shard) for shard in shards]
 
     def _submit_group(self, job: Any, source: Source, partition: Partition, shards: Shards) -> Any:
         group = None
@@ -134,15 +150,21 @@ class Cluster:
         plugin = InPass()
         try:
             self.client.register_plugin(plugin)
-            try:
-                with in_pass():
-                    yield
-            finally:
-                if self.client.status == "running":
-                    self.client.unregister_worker_plugin(plugin.name)
-        except (CancelledError, CommClosedError, KilledWorker, TimeoutError) as error:
+            with in_pass():
+                yield
+        except _LOST as error:
             what = f"{type(error).__name__}: {error}"
             raise InterruptedRunError(f"the Dask cluster was lost in mid-pass ({what}): run again when it is back") from error
+        except BaseException:
+            self._unregister(plugin)
+            raise
+        self._unregister(plugin)
+
+    def _unregister(self, plugin: InPass) -> None:
+        """Let the workers go, if there is still somebody to ask: a scheduler that is gone would be waited for."""
+        if self.client.status == "running":
+            with suppress(*_LOST):
+                self.client.unregister_worker_plugin(plugin.name)
 
 
 class InPass(WorkerPlugin):
@@ -160,10 +182,11 @@ class InPass(WorkerPlugin):
         leave_pass()
 
 
-def _report(rows: int, source: Source, observer: Observer) -> None:
+def _report(shards: Shards, source: Source, observer: Observer) -> None:
+    rows = sum(stop - start for start, stop in shards)
     observer.advanced(rows, rows * source.info.row_bytes)
     if observer.stop_requested():
-        raise InterruptedRunError("stopped on request: run again to start over")
+        raise InterruptedRunError(f"stopped on request at row {shards[-1][1]}: run again")
 
 
 def _is_lazy(source: Source) -> bool:

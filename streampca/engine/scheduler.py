@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import dask
 
 from streampca.blocks import Partition
+from streampca.engine.ledger import Total, Written
 from streampca.engine.tasks import Array
 from streampca.errors import InterruptedRunError, UsageError
 from streampca.events import Observer
@@ -35,11 +36,20 @@ class Scheduler(Protocol):
     def workers(self) -> int:
         """Number of tasks that run at once in one process."""
 
-    def fold(self, statistic: Statistic, source: Source, partition: Partition, observer: Observer) -> Statistic:
-        """Return the statistic of all rows."""
+    def fold(self, statistic: Statistic, source: Source, partition: Partition, observer: Observer, total: Total | None = None) -> Statistic:
+        """Return the statistic of all rows; ``total`` holds that of the first shards, and takes in the others group by group."""
 
-    def each(self, compute: Compute, write: Write, anywhere: bool, source: Source, partition: Partition, observer: Observer) -> None:
-        """Compute something of every block and write it; ``anywhere`` says that any process may write."""
+    def each(
+        self,
+        compute: Compute,
+        write: Write,
+        anywhere: bool,
+        source: Source,
+        partition: Partition,
+        observer: Observer,
+        written: Written | None = None,
+    ) -> None:
+        """Compute something of every block and write it; ``anywhere``: any process may write; ``written``: what is there already."""
 
     def limited_to(self, workers: int) -> Scheduler:
         """Return the same with at most so many tasks at once in this process."""

@@ -64,7 +64,7 @@ def work_through(source: Source, blocks: BlockRows, work: Work, observer: Observ
     row_bytes = source.info.row_bytes
     for start, block in read_blocks(source, blocks):
         if observer.stop_requested():
-            raise InterruptedRunError(f"stopped on request at row {start}: run again to start over")
+            raise InterruptedRunError(f"stopped on request at row {start}: run again")
         try:
             work(start, block)
         except NonFiniteError as error:

@@ -16,6 +16,7 @@ from dask.local import get_sync
 from dask.threaded import get
 
 from streampca.blocks import Partition
+from streampca.engine.ledger import Total, Written
 from streampca.engine.process import in_pass
 from streampca.engine.scheduler import Compute, Write, window
 from streampca.engine.tasks import fold_shard, work_through
@@ -41,45 +42,55 @@ class Threads:
         """Return None: the tasks run in this process."""
         return None
 
-    def fold(self, statistic: Statistic, source: Source, partition: Partition, observer: Observer) -> Statistic:
+    def fold(self, statistic: Statistic, source: Source, partition: Partition, observer: Observer, total: Total | None = None) -> Statistic:
         """Run waves of shards as Dask graphs whose own edges bound the number of live states."""
-        watch = _Watch(observer)
+        watch, total = _Watch(observer), total or Total()
         fold = delayed(partial(_fold, statistic.blueprint(), source, partition, watch), pure=False)
+        add = delayed(partial(_add, watch, total), pure=False)
         shards = partition.shards()
         wave, ahead = _WAVE_GROUPS * partition.group, window(self.workers, statistic.nbytes)
-        total: _Held | None = None
-        for start in range(0, len(shards), wave):
-            (total,) = self._compute([self._graph(fold, total, shards[start : start + wave], partition.group, ahead)], watch)
-        return statistic.fresh() if total is None else total.take()
+        for start in range(total.n_shards, len(shards), wave):
+            self._compute([self._graph(fold, add, shards, range(start, min(start + wave, len(shards))), partition.group, ahead)], watch)
+        return statistic.fresh() if total.state is None else total.state
 
-    def each(self, compute: Compute, write: Write, anywhere: bool, source: Source, partition: Partition, observer: Observer) -> None:
+    def each(
+        self,
+        compute: Compute,
+        write: Write,
+        anywhere: bool,
+        source: Source,
+        partition: Partition,
+        observer: Observer,
+        written: Written | None = None,
+    ) -> None:
         """Run every shard as one task that reads, computes and writes its blocks."""
-        watch = _Watch(observer)
-        task = delayed(partial(_write, compute, write, source, partition, watch), pure=False)
-        self._compute([task(shard) for shard in partition.shards()], watch)
+        watch, written = _Watch(observer), written or Written()
+        task = delayed(partial(_write, compute, write, source, partition, watch, written), pure=False)
+        self._compute([task(shard) for shard in written.missing(partition.shards())], watch)
 
     def _compute(self, tasks: list[Any], watch: _Watch) -> Any:
         scheduler = get if self.workers > 1 else get_sync  # by name, Dask would import its distributed scheduler first
         with in_pass(), watch:
             return dask_compute(*tasks, scheduler=scheduler, num_workers=self.workers)
 
-    def _graph(self, fold: Any, total: Any, shards: list[tuple[int, int]], size: int, ahead: int) -> Any:
-        """Return the graph that adds the shards to the total: within groups in order, then group by group.
+    def _graph(self, fold: Any, add: Any, shards: list[tuple[int, int]], wave: range, size: int, ahead: int) -> Any:
+        """Return the graph that adds the shards of a wave to the total: within groups in order, then group by group.
 
         A shard waits until the one ``ahead`` places before it has been merged, and all before that, and the last of a
         group with its group: back-pressure without a barrier.
         """
         merge, done = delayed(_merge_into, pure=False), delayed(_done, pure=False)
         merged: deque[Any] = deque([None] * ahead, maxlen=ahead)
-        for begin in range(0, len(shards), size):
-            group = None
-            for shard in shards[begin : begin + size]:
-                state = fold(shard, merged[0])
+        added = None
+        for begin in wave[::size]:
+            group, end = None, min(begin + size, wave.stop)
+            for index in range(begin, end):
+                state = fold(shards[index], merged[0])
                 group = state if group is None else merge(group, state)
                 merged.append(done(group, merged[-1]))
-            total = group if total is None else merge(total, group)
-            merged[-1] = done(total, merged[-1])
-        return total
+            added = add(group, end, added)
+            merged[-1] = done(added, merged[-1])
+        return added
 
 
 class _Held:
@@ -138,9 +149,18 @@ def _fold(
         return _Held(fold_shard(blueprint, source, partition.blocks(*shard), watch))
 
 
-def _write(compute: Compute, write: Write, source: Source, partition: Partition, watch: _Watch, shard: tuple[int, int]) -> None:
+def _write(
+    compute: Compute, write: Write, source: Source, partition: Partition, watch: _Watch, written: Written, shard: tuple[int, int]
+) -> None:
     with watch.task():
         work_through(source, partition.blocks(*shard), lambda start, block: write(start, compute(block)), watch)
+        written.add(*shard)
+
+
+def _add(watch: _Watch, total: Total, group: _Held, n_shards: int, before: None) -> None:
+    """Add a group to the total; as a task that is waited for, so that a total is never left half added."""
+    with watch.task():
+        total.add(group.take(), n_shards)
 
 
 def _merge_into(first: _Held, second: _Held) -> _Held:
@@ -150,5 +170,5 @@ def _merge_into(first: _Held, second: _Held) -> _Held:
     return _Held(state)
 
 
-def _done(state: _Held, before: None) -> None:
+def _done(state: _Held | None, before: None) -> None:
     """Stand for 'this has been merged' without holding the state."""

@@ -7,14 +7,38 @@ from typing import Any
 
 from streampca.errors import DataError
 from streampca.estimators.base import StreamingTransformer
+from streampca.estimators.factor_analysis import FactorAnalysis
+from streampca.estimators.ica import ICA
+from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
 from streampca.estimators.planned import plan_with_methods, with_time
+from streampca.estimators.ppca import ProbabilisticPCA
+from streampca.estimators.sparse_pca import SparsePCA
 from streampca.planning import Plan
 from streampca.storage import stored_kind
 
-__all__ = ["METHODS", "PCA", "StreamingTransformer", "load", "plan", "with_time"]
+__all__ = [
+    "ICA",
+    "METHODS",
+    "PCA",
+    "FactorAnalysis",
+    "KernelPCA",
+    "ProbabilisticPCA",
+    "SparsePCA",
+    "StreamingTransformer",
+    "load",
+    "plan",
+    "with_time",
+]
 
-METHODS: dict[str, type[StreamingTransformer]] = {PCA.kind: PCA}  # by the name in configs and on the command line
+METHODS: dict[str, type[StreamingTransformer]] = {
+    PCA.kind: PCA,
+    ProbabilisticPCA.kind: ProbabilisticPCA,
+    FactorAnalysis.kind: FactorAnalysis,
+    SparsePCA.kind: SparsePCA,
+    ICA.kind: ICA,
+    KernelPCA.kind: KernelPCA,
+}  # by the name in configs and on the command line
 
 
 def load(path: str | os.PathLike[str]) -> StreamingTransformer:

@@ -10,14 +10,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streampca.engine import Engine, Scheduler, choose_scheduler, map_rows
+from streampca.engine import Engine, Ledger, Scheduler, Written, choose_scheduler, map_rows
 from streampca.errors import CorruptDataError, DataError, UsageError
 from streampca.estimators.lazy import as_source, is_dask_array, is_lazy, map_lazily
 from streampca.events import Observer
 from streampca.models.pca import scores_dtype
-from streampca.planning import Plan, limits_of
+from streampca.planning import Plan, check_criterion, limits_of
 from streampca.planning.scores import plan_scores
-from streampca.sinks import open_sink
+from streampca.sinks import Unfinished, open_sink
 from streampca.sources import open_source
 from streampca.sources.base import Array, Source, SourceInfo
 from streampca.storage import read_arrays, write_arrays
@@ -36,6 +36,7 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     n_passes_: int
     solver_: str
     plan_: Plan | None
+    inputs_: list[dict[str, Any]]  # what a job has read: files, fingerprints, rows
 
     @abstractmethod
     def plan_for(self, source: Source, *, scheduler: Scheduler | None = None, scores: bool = False) -> Plan:
@@ -63,7 +64,13 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return self.fit_source(self._open(X, reset=True, weights=sample_weight))
 
     def fit_source(
-        self, source: Source, *, plan: Plan | None = None, scheduler: Scheduler | None = None, observer: Observer | None = None
+        self,
+        source: Source,
+        *,
+        plan: Plan | None = None,
+        scheduler: Scheduler | None = None,
+        observer: Observer | None = None,
+        ledger: Ledger | None = None,
     ) -> Self:
         """Fit to all rows of a source, on a given scheduler, telling an observer.
 
@@ -77,12 +84,15 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             Where to run; by default the active Dask client, else local threads.
         observer : Observer, optional
             Whom to tell of progress.
+        ledger : Ledger, optional
+            What keeps the sums of passes, so that an interrupted fit can go on.
         """
         self._adopt_columns(source.info)
         scheduler = scheduler or choose_scheduler()
         plan = plan or self.plan_for(source, scheduler=scheduler)
-        engine = Engine(source, plan.partition(source.info), scheduler.limited_to(plan.workers), observer or Observer())
+        engine = Engine(source, plan.partition(source.info), scheduler.limited_to(plan.workers), observer or Observer(), ledger=ledger)
         self._fit_passes(engine, plan)
+        self.inputs_ = []
         self.plan_, self.n_passes_ = plan, len(engine.passes)
         return self
 
@@ -102,6 +112,10 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     @abstractmethod
     def _transform_block(self, block: Array) -> Array:
         """Return the scores of a block of rows."""
+
+    def _transform_bytes(self, workers: int) -> int:
+        """Return what transforms hold beside rows, scores and a basis."""
+        return 0
 
     @property
     @abstractmethod
@@ -136,6 +150,7 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         overwrite: bool = False,
         scheduler: Scheduler | None = None,
         observer: Observer | None = None,
+        unfinished: Unfinished | None = None,
     ) -> None:
         """Stream the scores of X to a ``.zarr``, ``.h5`` or ``.npy`` file, which appears when it is complete.
 
@@ -149,22 +164,33 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             Replace an existing output.
         scheduler, observer : optional
             Where to run, and whom to tell; by default as in ``fit``, and nobody.
+        unfinished : Unfinished, optional
+            Where to keep what is written if the run is interrupted, to go on with later.
         """
         check_is_fitted(self)
         source = self._open(X, reset=False)
         info, k = source.info, self._n_features_out
         scheduler = scheduler or choose_scheduler()
         limits = limits_of(self.memory, scheduler)
-        plan = plan_scores(info, k, budget=limits.budget, workers=limits.workers, baseline=limits.baseline)
+        baseline = limits.baseline + self._transform_bytes(limits.workers)
+        plan = plan_scores(info, k, budget=limits.budget, workers=limits.workers, baseline=baseline)
         scheduler = scheduler.limited_to(plan.workers)
         names = list(self.get_feature_names_out())
         sink = open_sink(
-            path, info.n_rows, k, scores_dtype(info.dtype), chunk_rows=plan.partition.block_rows, feature_names=names, overwrite=overwrite
+            path,
+            info.n_rows,
+            k,
+            scores_dtype(info.dtype),
+            chunk_rows=plan.partition.block_rows,
+            feature_names=names,
+            overwrite=overwrite,
+            unfinished=unfinished,
         )
+        observer = observer or Observer()
         with sink as out:
-            map_rows(
-                "scores", self._transform_block, out.write, source, plan.partition, scheduler, observer or Observer(), anywhere=out.parallel
-            )
+            written = None if unfinished is None else Written(unfinished.ranges, unfinished.wrote)
+            work = self._transform_block, out.write, source, plan.partition, scheduler, observer
+            map_rows("scores", *work, anywhere=out.parallel, written=written)
 
     def _open(self, X: Any, *, reset: bool, weights: Any = None) -> Source:
         """Return X as a source; ``reset`` takes over its width and names, else they must be those of the fit."""
@@ -235,9 +261,10 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             "solver": self.solver_,
             "n_passes": self.n_passes_,
             "feature_names": None if names is None else [str(name) for name in names],
+            "inputs": getattr(self, "inputs_", []),
             **self._attributes(),
         }
-        write_arrays(path, arrays, attributes, kind=self.kind, version=VERSION, overwrite=overwrite)
+        write_arrays(path, arrays, attributes, kind=self.kind, version=VERSION, overwrite=overwrite, name="model")
 
     @classmethod
     def _load(cls, path: str | os.PathLike[str]) -> Self:
@@ -258,15 +285,19 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if attributes["feature_names"] is not None:
             fitted.feature_names_in_ = np.array(attributes["feature_names"], dtype=object)
         fitted.solver_, fitted.n_passes_, fitted.plan_ = attributes["solver"], attributes["n_passes"], None
+        fitted.inputs_ = list(attributes.get("inputs", []))
         fitted._restore(parts["model"], parts["state"], attributes)
         return fitted
 
 
-def as_component_count(n_components: Any) -> int | float | None:
-    """Return the number of components as a Python number, or refuse it."""
-    if n_components is None or isinstance(n_components, (bool, str)):
-        if n_components is None:
-            return None
+def as_component_count(n_components: Any) -> int | float | str | None:
+    """Return the number of components as a Python number, or the name of a criterion, or refuse it."""
+    if n_components is None:
+        return None
+    if isinstance(n_components, str):
+        check_criterion(n_components)
+        return str(n_components)
+    if isinstance(n_components, bool):
         raise UsageError(f"n_components must be None, an integer of 1 or more, or a fraction of variance in (0, 1), not {n_components!r}")
     if isinstance(n_components, np.generic):
         n_components = n_components.item()

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from streampca.engine import Engine, Scheduler, choose_scheduler, in_pass
-from streampca.errors import CorruptDataError, DataError, UsageError
+from streampca.engine import Engine, Ledger, Scheduler, choose_scheduler, in_pass
+from streampca.errors import CorruptDataError, DataError, NonFiniteError, UsageError, did_you_mean
 from streampca.estimators.base import StreamingTransformer, as_component_count
+from streampca.estimators.denoise import check_shrinkage, denoiser_of, write_denoised
+from streampca.estimators.inverse import rows_of_scores
 from streampca.estimators.lazy import as_source, is_dask_array, is_lazy, map_lazily
-from streampca.models.pca import PCAModel, scores_dtype
-from streampca.planning import Plan, plan_pca
+from streampca.estimators.to_sklearn import as_sklearn_pca
+from streampca.events import Observer
+from streampca.memory import format_bytes
+from streampca.models.pca import Floats, PCAModel, scores_dtype
+from streampca.models.rotation import ROTATIONS
+from streampca.planning import Plan, limits_of, plan_pca
 from streampca.planning.choice import may_be_dual
+from streampca.selection import Selection
 from streampca.solvers import covariance, dual, sketch, tsqr
+from streampca.solvers.choice import selection_of
 from streampca.solvers.spectrum import Options
-from streampca.sources import open_array
 from streampca.sources.base import Array, Source
 from streampca.statistics import RFactor, Scatter
+from streampca.statistics.removal import without
 from streampca.statistics.scatter import Precision
 from streampca.statistics.sketch import Sketch
 
@@ -32,8 +41,10 @@ class PCA(StreamingTransformer):
 
     Parameters
     ----------
-    n_components : int, float or None
+    n_components : int, float, str or None
         Number of components; a fraction in (0, 1) keeps the fewest that explain more than this part of the variance; None keeps all.
+        ``"mle"``, ``"bic"``, ``"aic"``, ``"gaic"``, ``"elbow"``, ``"gavish-donoho"`` and ``"parallel"`` choose the number from the
+        spectrum of the same pass, as :func:`streampca.select_components` does; at least one is kept.
     solver : {"auto", "covariance", "tsqr", "sketch", "dual"}
         How it is computed: from the covariance (one pass, exact), by a QR that never squares the data (one pass, for tiny components), by
         a sketch and a few passes (wide data), from the products of few long rows (exact). ``"auto"`` leaves it to the planner.
@@ -43,6 +54,9 @@ class PCA(StreamingTransformer):
         Divide each column by its standard deviation first.
     precision : {"auto", "float64", "float32"}
         Precision of the products. Sums are always float64.
+    shrinkage : {None, "hard", "soft", "optimal"}
+        How ``denoise`` and ``denoise_to`` shrink the singular values: to take white noise away as well as can be (``"optimal"``), by the
+        optimal hard threshold, or by as much as noise alone would have. Scores are left as they are.
     memory : str or int, optional
         Memory budget of the process, such as ``"2GiB"``; a fit that cannot keep it is refused. By default half of what is free.
     tol : float
@@ -60,6 +74,8 @@ class PCA(StreamingTransformer):
         What was fitted.
     n_passes_, plan_, solver_
         How it was fitted.
+    selection_ : Selection
+        How a fraction or a criterion chose the number of components: its curve and its reason. Absent if a number was asked for.
     accuracy_ : dict
         ``residuals``, |S v - l v| / l of each component, and ``subspace_error``, the estimated 1 - MEV.
 
@@ -80,13 +96,14 @@ class PCA(StreamingTransformer):
 
     def __init__(
         self,
-        n_components: int | float | None = None,
+        n_components: int | float | str | None = None,
         *,
         solver: str = "auto",
         whiten: bool = False,
         standardize: bool = False,
         precision: Literal["auto", "float32", "float64"] = "auto",
         tol: float = 1e-3,
+        shrinkage: str | None = None,
         memory: str | int | None = None,
         random_state: int | None = None,
     ) -> None:
@@ -96,6 +113,7 @@ class PCA(StreamingTransformer):
         self.standardize = standardize
         self.precision = precision
         self.tol = tol
+        self.shrinkage = shrinkage
         self.memory = memory
         self.random_state = random_state
 
@@ -137,11 +155,17 @@ class PCA(StreamingTransformer):
         if plan.solver == "tsqr":
             return tsqr.solve(d, options, engine.run)
         if plan.solver == "dual":
-            return dual.solve(plan.n_rows, options, self._columns(engine, plan), precision, self.random_state), None
+            try:
+                return dual.solve(plan.n_rows, options, self._columns(engine, plan), precision, self.random_state), None
+            except NonFiniteError as error:  # its rows are the features
+                raise error.transposed(engine.source.info.feature_names) from None
         if plan.solver == "sketch":
             most = plan.max_passes or plan.n_passes
-            effort = sketch.Effort(plan.rank or 1, precision, sums, self.tol, most - options.standardize, self.random_state)
-            return sketch.solve(d, options, engine.run, effort)
+            effort = sketch.Effort(plan.rank or 1, precision, sums, self.tol, most - options.standardize, self.random_state, plan.max_rank)
+            try:
+                return sketch.solve(d, options, engine.run, effort)
+            except sketch.UndecidedError as error:
+                raise UsageError(_remedy(error, plan)) from None
         return covariance.solve(d, options, engine.run, precision=precision, repeat=self.precision == "auto")
 
     def _columns(self, engine: Engine, plan: Plan) -> Engine:
@@ -170,23 +194,56 @@ class PCA(StreamingTransformer):
             )
         _refuse_sketch(known)
         source = self._open(X, reset=known is None, weights=sample_weight)
-        n_components = as_component_count(self.n_components)
-        _check_component_count(n_components, source.info.n_features)
-        scheduler = choose_scheduler()
+        part = self.part_of(source)
+        self.plan_, self.n_passes_, self.solver_ = part.plan_, 1, part.solver_
+        state: Any = part._state
+        return self._from_state(state if known is None else _joined(known, state), as_component_count(self.n_components))
+
+    def plan_part(self, source: Source, *, scheduler: Scheduler | None = None) -> Plan:
+        """Return what ``part_of`` would do, without reading the source.
+
+        Parameters
+        ----------
+        source : Source
+            The rows.
+        scheduler : Scheduler, optional
+            Where it would run.
+        """
+        _check_component_count(as_component_count(self.n_components), source.info.n_features)
         # A pass in float32 is repeated in float64 where the whole spectrum needs it; a batch cannot know that spectrum.
         precision = "float64" if self.precision == "auto" else self.precision
+        known = getattr(self, "_state", None)
         solver = "tsqr" if isinstance(known, RFactor) else self.solver if self.solver != "auto" else "covariance"
         if solver in ("sketch", "dual"):
             raise UsageError(f"solver={solver!r} cannot add rows to a fit: use solver='covariance' or 'tsqr'")
-        plan = plan_pca(source.info, None, memory=self.memory, solver=solver, precision=precision, scheduler=scheduler, min_rows=1)
-        engine = Engine(source, plan.partition(source.info), scheduler.limited_to(plan.workers))
-        d = source.info.n_features
-        empty: State = RFactor(d) if solver == "tsqr" else Scatter(d, cast("Precision", plan.precision))
-        state = engine.run(solver, empty)
-        if known is not None:
-            state = _joined(known, state)
-        self.plan_, self.n_passes_, self.solver_ = plan, 1, solver
-        return self._from_state(state, n_components)
+        return plan_pca(source.info, None, memory=self.memory, solver=solver, precision=precision, scheduler=scheduler, min_rows=1)
+
+    def part_of(
+        self,
+        source: Source,
+        *,
+        plan: Plan | None = None,
+        scheduler: Scheduler | None = None,
+        observer: Observer | None = None,
+        ledger: Ledger | None = None,
+    ) -> PCA:
+        """Return the sums of some rows, to be merged with this fit or subtracted from it: no model, no matter how few they are.
+
+        Parameters
+        ----------
+        source : Source
+            The rows.
+        plan, scheduler, observer, ledger : optional
+            As in ``fit_source``.
+        """
+        scheduler = scheduler or choose_scheduler()
+        plan = plan or self.plan_part(source, scheduler=scheduler)
+        partition, d = plan.partition(source.info), source.info.n_features
+        engine = Engine(source, partition, scheduler.limited_to(plan.workers), observer or Observer(), ledger=ledger)
+        empty: State = RFactor(d) if plan.solver == "tsqr" else Scatter(d, cast("Precision", plan.precision))
+        part = PCA(**self.get_params())
+        part._state, part.plan_, part.n_passes_, part.solver_ = engine.run(plan.solver, empty), plan, 1, plan.solver
+        return part
 
     def merge(self, other: PCA) -> Self:
         """Join the fit of other rows to this one, exactly: the result is that of one fit to the rows of both.
@@ -196,6 +253,24 @@ class PCA(StreamingTransformer):
         other : PCA
             A fit to other rows with the same columns, by the same solver; left as it is.
         """
+        ours, theirs = self._states_with(other)
+        return self._from_state(_joined(ours, theirs), as_component_count(self.n_components))
+
+    def subtract(self, other: PCA) -> Self:
+        """Take the rows of another fit out of this one: the result is that of a fit to the rows that are left.
+
+        Parameters
+        ----------
+        other : PCA
+            A fit, by ``solver="covariance"`` as this one, to rows that are among those of this one; left as it is.
+        """
+        ours, theirs = self._states_with(other)
+        if not isinstance(ours, Scatter):
+            raise UsageError("rows can be taken out of a fit by solver='covariance' only: fit the rows that are left again")
+        return self._from_state(without(ours, theirs), as_component_count(self.n_components))
+
+    def _states_with(self, other: PCA) -> tuple[Any, Any]:
+        """Return the sums of both fits, which must go together."""
         ours: Any = getattr(self, "_state", None)
         theirs: Any = getattr(other, "_state", None)
         if ours is None or theirs is None:
@@ -207,8 +282,7 @@ class PCA(StreamingTransformer):
             raise DataError(f"cannot merge fits of {ours.n_features} and {theirs.n_features} features")
         self._check_same_names(other)
         self.plan_, self.n_passes_ = getattr(self, "plan_", None), 1
-        joined: Scatter | RFactor = _joined(ours, theirs)
-        return self._from_state(joined, as_component_count(self.n_components))
+        return ours, theirs
 
     def inverse_transform(self, X: Any) -> Any:
         """Return the rows that scores stand for.
@@ -219,12 +293,65 @@ class PCA(StreamingTransformer):
             Scores.
         """
         check_is_fitted(self)
-        scores = (X if is_dask_array(X) else open_array(X)) if is_lazy(X) else np.asarray(X)
-        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
-            raise DataError(f"scores of shape {scores.shape} do not have the {self.n_components_} columns of this model")
-        if is_lazy(X):
-            return map_lazily(self._model.inverse_transform, scores, self.n_features_in_, scores_dtype(scores.dtype))
-        return self._model.inverse_transform(scores)
+        return rows_of_scores(X, self._model)
+
+    def denoise(self, X: Any) -> Any:
+        """Return rows without what is noise: their components, shrunk as ``shrinkage`` says (lazily if X is lazy).
+
+        Parameters
+        ----------
+        X : array-like, Dask array, Source, or path
+            Samples in rows.
+        """
+        check_is_fitted(self)
+        denoiser = denoiser_of(self._model, check_shrinkage(self.shrinkage))
+        if not is_lazy(X):
+            return denoiser(self._checked(X))
+        X = X if is_dask_array(X) else as_source(X)
+        self._check_columns(X)
+        dtype = scores_dtype(np.dtype(X.dtype if is_dask_array(X) else X.info.dtype))
+        return map_lazily(denoiser, X, self.n_features_in_, dtype)
+
+    def denoise_to(
+        self,
+        X: Any,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        scheduler: Scheduler | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        """Stream the denoised rows of X to a ``.zarr``, ``.h5`` or ``.npy`` file, which appears when it is complete.
+
+        Parameters
+        ----------
+        X : array-like, Dask array, Source, or path
+            Samples in rows.
+        path : str or Path
+            Where to write; the suffix chooses the format.
+        overwrite : bool
+            Replace an existing output.
+        scheduler, observer : optional
+            Where to run, and whom to tell; by default as in ``fit``, and nobody.
+        """
+        check_is_fitted(self)
+        denoiser = denoiser_of(self._model, check_shrinkage(self.shrinkage))
+        source = self._open(X, reset=False)
+        limits = limits_of(self.memory, scheduler)
+        write_denoised(denoiser, source, path, limits, scheduler or choose_scheduler(), observer or Observer(), overwrite=overwrite)
+
+    def rotate(self, kind: str = "varimax") -> tuple[Floats, Floats]:
+        """Return the loadings (d x k: components times standard deviations), rotated to a simple structure, and the rotation.
+
+        Parameters
+        ----------
+        kind : {"varimax", "quartimax", "promax"}
+            Orthogonal, or oblique for ``"promax"``; see :mod:`streampca.models.rotation`. The fit is left as it is.
+        """
+        check_is_fitted(self)
+        if kind not in ROTATIONS:
+            raise UsageError(f"unknown rotation {kind!r}: choose one of {', '.join(ROTATIONS)}.{did_you_mean(kind, ROTATIONS)}")
+        return ROTATIONS[kind](self.components_.T * np.sqrt(self.explained_variance_))
 
     def score_samples(self, X: Any) -> Any:
         """Return the log-likelihood of each row under the probabilistic model of the components (lazily if X is lazy).
@@ -263,6 +390,11 @@ class PCA(StreamingTransformer):
         check_is_fitted(self)
         return self._model.precision()
 
+    def to_sklearn(self) -> Any:
+        """Return a fitted ``sklearn.decomposition.PCA`` with the same components, which gives the same scores."""
+        check_is_fitted(self)
+        return as_sklearn_pca(self)
+
     def summary(self) -> dict[str, Any]:
         """Return the facts of the fit as plain values."""
         model = self._model
@@ -273,6 +405,7 @@ class PCA(StreamingTransformer):
             "standardized": bool(self.standardize),
             "whitened": bool(self.whiten),
             "accuracy": {"subspace_error": model.subspace_error, "largest_residual": float(model.residuals.max())},
+            **({"selection": self.selection_.reason} if hasattr(self, "selection_") else {}),
             "can_be_updated": isinstance(self._state, (Scatter, RFactor)),
         }
 
@@ -302,20 +435,21 @@ class PCA(StreamingTransformer):
     def _n_features_out(self) -> int:
         return self._model.n_components
 
-    def _options(self, n_components: int | float | None) -> Options:
+    def _options(self, n_components: int | float | str | None) -> Options:
         for name in ("whiten", "standardize"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise UsageError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        check_shrinkage(self.shrinkage)
         return Options(n_components, bool(self.whiten), bool(self.standardize))
 
-    def _from_state(self, state: Scatter | RFactor, n_components: int | float | None) -> Self:
+    def _from_state(self, state: Scatter | RFactor, n_components: int | float | str | None) -> Self:
         """Take over sums; with fewer than two rows there is nothing to tell yet."""
         limit = min(state.rows, state.n_features)
         _check_component_count(n_components, state.n_features)
         if isinstance(n_components, int):
             n_components = min(n_components, limit)
         self._state: State | None = state
-        if state.rows < 2:
+        if state.rows < (state.n_features if n_components == "mle" else 2):
             return self
         options = self._options(n_components)
         model = tsqr.model_of(state, options) if isinstance(state, RFactor) else covariance.model_of(state, options)
@@ -332,8 +466,15 @@ class PCA(StreamingTransformer):
         self.mean_, self.scale_ = model.mean, model.scale
         self.noise_variance_ = model.noise_variance
         self.n_components_, self.n_samples_ = model.n_components, model.n_samples
+        self._adopt_selection(selection_of(model, as_component_count(self.n_components)))
         self.accuracy_ = {"residuals": model.residuals, "subspace_error": model.subspace_error}
         return self
+
+    def _adopt_selection(self, selection: Selection | None) -> None:
+        if selection is not None:
+            self.selection_ = selection
+        elif hasattr(self, "selection_"):
+            del self.selection_
 
     def _check_same_names(self, other: PCA) -> None:
         ours: ArrayLike | None = getattr(self, "feature_names_in_", None)
@@ -342,8 +483,21 @@ class PCA(StreamingTransformer):
             raise DataError("cannot merge fits of columns with different names")
 
 
-def _check_component_count(n_components: int | float | None, n_features: int) -> None:
+def _remedy(error: sketch.UndecidedError, plan: Plan) -> str:
+    """Say how much memory a sketch of more directions would take, in proportion to this one."""
+    worst = max(plan.stages, key=lambda stage: stage.peak_memory)
+    process, directions = worst.memory["process"], plan.max_rank or plan.rank or 1
+    needed = process + (worst.peak_memory - process) * error.directions / directions
+    return (
+        f"{error}. {error.directions} directions would take a memory of about {format_bytes(int(needed))}: give that, "
+        "or ask for a number of components"
+    )
+
+
+def _check_component_count(n_components: int | float | str | None, n_features: int) -> None:
     """Refuse what no number of rows would allow."""
+    if isinstance(n_components, str):
+        return
     if isinstance(n_components, float):
         if not 0 < n_components < 1:
             raise UsageError(f"n_components={n_components} is not a fraction of variance in (0, 1): write an integer to ask for a number")

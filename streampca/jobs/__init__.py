@@ -3,8 +3,10 @@
 from streampca.jobs.config import InputConfig, JobConfig, SchedulerConfig, load_config, make_config
 from streampca.jobs.look import describe
 from streampca.jobs.run import Summary, plan_job, run_job, transform_job
+from streampca.jobs.update import Change, merge_job, subtract_job, update_job
 
 __all__ = [
+    "Change",
     "InputConfig",
     "JobConfig",
     "SchedulerConfig",
@@ -12,7 +14,10 @@ __all__ = [
     "describe",
     "load_config",
     "make_config",
+    "merge_job",
     "plan_job",
     "run_job",
+    "subtract_job",
     "transform_job",
+    "update_job",
 ]

@@ -47,6 +47,7 @@ class OutputConfig(_Section):
 
     model: str | None = None
     scores: str | None = None
+    report: str | None = None
     overwrite: bool = False
 
 
@@ -59,7 +60,7 @@ class SchedulerConfig(_Section):
 
 
 class CheckpointConfig(_Section):
-    """How often a run would note how far it has come. Runs cannot be resumed yet; a config that asks for it is warned of."""
+    """How often a run notes how far it has come, at most: seconds, or 0 for after every group of shards."""
 
     every: float = Field(default=30.0, ge=0)
 

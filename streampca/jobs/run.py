@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import itertools
 import json
+import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from streampca.engine import Scheduler, choose_scheduler, connect
-from streampca.errors import DataError, InterruptedRunError, UsageError
+from streampca.errors import DataError, InterruptedRunError, OutputError, RefusedResumeError, StreamPCAError, UsageError
 from streampca.estimators import METHODS, StreamingTransformer, load, with_time
 from streampca.events import Observer
+from streampca.failpoints import failpoint
 from streampca.jobs.config import InputConfig, JobConfig, OutputConfig, SchedulerConfig
+from streampca.jobs.inputs import records_of
+from streampca.jobs.ledger import DiskLedger
+from streampca.jobs.lock import locked, refuse_if_locked
+from streampca.jobs.manifest import Recorder, package_version, write_manifest
+from streampca.jobs.work import Work
 from streampca.memory import peak_rss
 from streampca.planning import Plan
-from streampca.sinks import check_sink
+from streampca.report import check_report, report_of_run
+from streampca.sinks import Unfinished, check_sink
 from streampca.sources import open_source
 from streampca.sources.base import Source
-from streampca.staging import check_target
+from streampca.staging import check_target, remove_partials
 
 Summary = dict[str, Any]
+_CLOSE_SECONDS = 5
 
 
 def plan_job(config: JobConfig) -> Plan:
@@ -33,40 +46,194 @@ def plan_job(config: JobConfig) -> Plan:
         return with_time(_plan(config, estimator, open_input(config.input), scheduler))
 
 
-def run_job(config: JobConfig, observer: Observer) -> Summary:
-    """Do everything that the config asks for, and return a summary of plain values."""
+def run_job(config: JobConfig, observer: Observer, *, fresh: bool = False) -> Summary:
+    """Do everything that the config asks for, or what an interrupted run has left of it, and return a summary of plain values.
+
+    ``fresh`` throws away what an interrupted run has left.
+    """
     began = time.perf_counter()
     output = config.output
-    _check_outputs(output, config.input)
+    outputs = [path for path in (output.model, output.scores) if path]
+    refuse_if_locked(*outputs)
+    work = Work(outputs[0]) if outputs else None
+    with _swept(outputs):
+        _check_outputs(output, config.input, resumed=work.known().get("publishing", []) if work and not fresh else [])
     source = open_input(config.input)
-    warnings = _missing_chunks(source, config.input.missing_chunks, observer) + _no_checkpoints(config, observer)
+    recorder = Recorder(observer)
+    missing, warnings = missing_chunks(source, config.input.missing_chunks, observer)
     estimator = _estimator(config)
-    with scheduler_of(config.scheduler) as scheduler:
+    with locked(*outputs), scheduler_of(config.scheduler) as scheduler:
         plan = _plan(config, estimator, source, scheduler)
-        estimator.fit_source(source, plan=plan, scheduler=scheduler, observer=observer)
-        fitted = time.perf_counter()
-        # The model comes last: a run that was stopped in the middle of the scores leaves nothing in the way of the next one.
-        if output.scores:
-            estimator.transform_to(source, output.scores, overwrite=output.overwrite, scheduler=scheduler, observer=observer)
-        if output.model:
-            estimator.save(output.model, overwrite=output.overwrite)
-    ended = time.perf_counter()
-    seconds = {"fit": fitted - began, "write": ended - fitted, "total": ended - began}
-    return {**_facts(estimator, source), "seconds": seconds, "output": output.model_dump(), "warnings": warnings, "peak_memory": peak_rss()}
+        if work is not None:
+            clear(outputs, fresh)
+            work.open(_identity(config, source), fresh)
+            plan = work.same_plan(plan)
+        with kept_if_useful(outputs):
+            ledger = None if work is None else DiskLedger(work, config.checkpoint.every, observer)
+            estimator.fit_source(source, plan=plan, scheduler=scheduler, observer=recorder, ledger=ledger)
+            fitted = time.perf_counter()
+            if work is not None:
+                # The model comes last: scores alone never look like a complete run.
+                _write_scores(config, estimator, source, work, scheduler, recorder)
+                _write_model(config, estimator, source, work)
+        ended = time.perf_counter()
+        seconds = {"fit": fitted - began, "write": ended - fitted, "total": ended - began}
+        facts = {"seconds": seconds, "output": output.model_dump(), "warnings": warnings, "peak_memory": peak_rss()}
+        summary = {**_facts(estimator, source), **facts}
+        about = {"config": config.model_dump(), "inputs": getattr(estimator, "inputs_", []), "plan": plan.to_dict(), "summary": summary}
+        counts: dict[str, Any] = {"passes": recorder.passes, "missing_chunks": missing, "seed": estimator.get_params().get("random_state")}
+        if ledger is not None:
+            counts["checkpoints"] = {"written": ledger.count, "seconds": ledger.seconds}
+        if work is not None:
+            write_manifest(outputs[0], {**about, **counts})
+        _write_report(config, estimator, source, work, scheduler, recorder, {**about, **counts})
+        if work is not None:
+            complete(outputs, work)
+    return summary
+
+
+def _write_scores(
+    config: JobConfig, estimator: StreamingTransformer, source: Source, work: Work, scheduler: Scheduler, observer: Observer
+) -> None:
+    """Write the scores, or the rest of them, unless an interrupted run has done so."""
+    output = config.output
+    if not output.scores:
+        return
+    identity = {"model": model_digest(estimator), "fingerprint": source.info.fingerprint}
+    unfinished = Unfinished.of(output.scores, identity, config.checkpoint.every)
+    if "scores" in work.publishing and unfinished.is_published(output.scores):
+        return
+    overwrite = output.overwrite or "scores" in work.publishing
+    work.about_to_publish("scores")
+    estimator.transform_to(source, output.scores, overwrite=overwrite, scheduler=scheduler, observer=observer, unfinished=unfinished)
+
+
+def _write_model(config: JobConfig, estimator: StreamingTransformer, source: Source, work: Work) -> None:
+    output = config.output
+    if not output.model:
+        return
+    estimator.inputs_ = records_of(source)
+    overwrite = output.overwrite or "model" in work.publishing
+    work.about_to_publish("model")
+    failpoint("model-before-write")
+    estimator.save(output.model, overwrite=overwrite)
+
+
+def _write_report(
+    config: JobConfig,
+    estimator: StreamingTransformer,
+    source: Source,
+    work: Work | None,
+    scheduler: Scheduler,
+    observer: Observer,
+    manifest: dict[str, Any],
+) -> None:
+    """Write the report, in place of what an interrupted run has written of it."""
+    output = config.output
+    if not output.report:
+        return
+    overwrite = output.overwrite
+    if work is not None:
+        overwrite = overwrite or "report" in work.publishing
+        work.about_to_publish("report")
+    report_of_run(estimator, source, output.report, manifest, scheduler=scheduler, observer=observer, overwrite=overwrite)
+
+
+@contextmanager
+def kept_if_useful(outputs: list[str]) -> Iterator[None]:
+    """Forget what was done so far if the same run, on the same data, would fail again."""
+    try:
+        yield
+    except (DataError, UsageError) as error:
+        if not isinstance(error, RefusedResumeError):
+            for path in outputs:
+                Work(path).remove()
+        raise
+
+
+@contextmanager
+def _swept(outputs: list[str]) -> Iterator[None]:
+    """If an output is refused, remove what a run that was killed in its last moments, all done, has left beside it."""
+    try:
+        yield
+    except OutputError:
+        with suppress(StreamPCAError, OSError), locked(*outputs):
+            if not Work(outputs[0]).known():
+                clear(outputs, fresh=True)
+        raise
+
+
+def clear(outputs: list[str], fresh: bool) -> None:
+    """Remove what killed runs left under hidden names, and with ``fresh`` what they left to go on with."""
+    for path in outputs:
+        remove_partials(path)
+        if fresh:
+            Work(path).remove()
+
+
+def complete(outputs: list[str], work: Work) -> None:
+    """Remove what was kept to go on with: what says which run it was goes first."""
+    failpoint("run-complete")
+    work.remove()
+    for path in outputs:
+        Work(path).remove()
+
+
+def _identity(config: JobConfig, source: Source) -> dict[str, Any]:
+    """Return what makes a run the same run, wherever and with whatever memory it goes on."""
+    method = {"name": config.method.name, **config.method.parameters}
+    return {
+        "streampca": package_version("streampca"),
+        "method": method,
+        "input": config.input.model_dump(),
+        "fingerprint": source.info.fingerprint,
+    }
+
+
+def model_digest(estimator: StreamingTransformer) -> str:
+    """Return a digest of the arrays of a model."""
+    found = hashlib.sha256()
+    for name, array in sorted(estimator._stored().items()):
+        if name.startswith("model/"):
+            found.update(name.encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 def transform_job(
-    model: str, input: InputConfig, to: str, *, memory: str | int | None, overwrite: bool, scheduler: SchedulerConfig, observer: Observer
+    model: str,
+    input: InputConfig,
+    to: str,
+    *,
+    memory: str | int | None,
+    overwrite: bool,
+    scheduler: SchedulerConfig,
+    observer: Observer,
+    checkpoint: float = 30.0,
+    fresh: bool = False,
 ) -> Summary:
-    """Stream the scores of new rows to a file."""
+    """Stream the scores of new rows to a file, or the rest of what an interrupted run has written."""
     began = time.perf_counter()
-    _check_outputs(OutputConfig(scores=to, overwrite=overwrite), input, model)
+    refuse_if_locked(to)
+    work = Work(to)
+    resumed = [] if fresh else work.known().get("publishing", [])
+    with _swept([to]):
+        _check_outputs(OutputConfig(scores=to, overwrite=overwrite), input, model, resumed=resumed)
     estimator = load(model)
     estimator.memory = memory
     source = open_input(input)
-    warnings = _missing_chunks(source, input.missing_chunks, observer)
-    with scheduler_of(scheduler) as where:
-        estimator.transform_to(source, to, overwrite=overwrite, scheduler=where, observer=observer)
+    _, warnings = missing_chunks(source, input.missing_chunks, observer)
+    with locked(to), scheduler_of(scheduler) as where:
+        clear([to], fresh)
+        of = {"model": model_digest(estimator), "fingerprint": source.info.fingerprint}
+        work.open({"streampca": package_version("streampca"), "input": input.model_dump(), **of}, fresh)
+        unfinished = Unfinished.of(to, of, checkpoint)
+        if "scores" not in work.publishing or not unfinished.is_published(to):
+            replace = overwrite or "scores" in work.publishing
+            work.about_to_publish("scores")
+            with kept_if_useful([to]):
+                estimator.transform_to(source, to, overwrite=replace, scheduler=where, observer=observer, unfinished=unfinished)
+        complete([to], work)
     return {
         "rows": source.info.n_rows,
         "components": int(estimator._n_features_out),
@@ -77,17 +244,24 @@ def transform_job(
     }
 
 
-def _check_outputs(output: OutputConfig, input: InputConfig, *more_inputs: str) -> None:
-    """Refuse outputs that cannot be written, that are the same, or that would replace what is read."""
+def _check_outputs(output: OutputConfig, input: InputConfig, *more_inputs: str, resumed: Collection[str] = ()) -> None:
+    """Refuse outputs that cannot be written, that are the same, or that would replace what is read.
+
+    Those that an interrupted run was about to publish may be there.
+    """
     if output.model:
-        check_target(output.model, output.overwrite)
+        check_target(output.model, output.overwrite or "model" in resumed)
     if output.scores:
-        check_sink(output.scores, overwrite=output.overwrite)
-    paths = [Path(os.path.realpath(path)) for path in (output.model, output.scores) if path]
-    if len(paths) == 2 and (paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0])):
-        raise UsageError(f"the model and the scores cannot both go to {output.scores}: choose two paths, neither inside the other")
+        check_sink(output.scores, overwrite=output.overwrite or "scores" in resumed)
+    if output.report:
+        check_report(output.report, output.overwrite or "report" in resumed)
+    named = {"model": output.model, "scores": output.scores, "report": output.report}
+    real = {name: Path(os.path.realpath(path)) for name, path in named.items() if path}
+    for (first, one), (second, other) in itertools.combinations(real.items(), 2):
+        if one.is_relative_to(other) or other.is_relative_to(one):
+            raise UsageError(f"the {first} and the {second} cannot both go to {named[second]}: choose two paths, neither inside the other")
     read = [*_local_paths(input.path), *_local_paths(list(more_inputs))]
-    for path in paths:
+    for path in real.values():
         if any(each.is_relative_to(path) for each in read):
             raise UsageError(f"{path} is what is read: an output cannot replace it, choose another path")
 
@@ -122,10 +296,12 @@ def scheduler_of(config: SchedulerConfig) -> Iterator[Scheduler]:
         yield choose_scheduler(workers=config.workers)
         return
     client = connect(address or _address_in(str(config.file)))
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost cluster is told in one line, not in Dask's tracebacks
     try:
         yield choose_scheduler(client)
     finally:
-        client.close()
+        client.close(timeout=_CLOSE_SECONDS)
 
 
 def _address_in(file: str) -> str:
@@ -141,32 +317,27 @@ def _address_in(file: str) -> str:
 
 
 def _estimator(config: JobConfig) -> StreamingTransformer:
-    return METHODS[config.method.name](**config.method.parameters, memory=config.memory)
+    """Return the estimator that a config names, with a seed: a run that goes on must draw the same numbers as before."""
+    estimator = METHODS[config.method.name](**config.method.parameters, memory=config.memory)
+    if estimator.get_params().get("random_state", 0) is None:
+        estimator.set_params(random_state=0)
+    return estimator
 
 
 def _plan(config: JobConfig, estimator: StreamingTransformer, source: Source, scheduler: Scheduler) -> Plan:
-    return estimator.plan_for(source, scheduler=scheduler, scores=config.output.scores is not None)
+    return estimator.plan_for(source, scheduler=scheduler, scores=bool(config.output.scores or config.output.report))
 
 
-def _missing_chunks(source: Source, policy: str, observer: Observer) -> list[str]:
-    """Apply the policy on absent chunks, which read as the fill value: refuse, warn, or say nothing."""
-    missing = 0 if policy == "fill" else source.missing_chunks()
-    if not missing:
-        return []
+def missing_chunks(source: Source, policy: str, observer: Observer) -> tuple[int, list[str]]:
+    """Apply the policy on absent chunks, which read as the fill value: refuse, warn, or say nothing; return number and warnings."""
+    missing = source.missing_chunks()
+    if not missing or policy == "fill":
+        return missing, []
     message = f"{missing} stored chunk(s) of {source.info.description} are absent and read as the fill value"
     if policy == "error":
         raise DataError(message + "; missing_chunks: warn or fill would accept them")
     observer.warned(message)
-    return [message]
-
-
-def _no_checkpoints(config: JobConfig, observer: Observer) -> list[str]:
-    """Warn of a wish that is not fulfilled yet."""
-    if "checkpoint" not in config.model_fields_set:
-        return []
-    message = "checkpoint: no checkpoints are written yet; a run that is interrupted starts over"
-    observer.warned(message)
-    return [message]
+    return missing, [message]
 
 
 def _facts(estimator: StreamingTransformer, source: Source) -> Summary:

@@ -303,8 +303,10 @@ class Custom(Kernel):
     definite = False
 
     def _against(self, Z: Array, dtype: np.dtype[Any]) -> Fill:
+        Z = _writeable(Z)
+
         def fill(X: Array, out: Array) -> None:
-            values = np.asarray(self.function(X, Z))
+            values = np.asarray(self.function(_writeable(X), Z))
             if values.shape != out.shape:
                 raise UsageError(
                     f"the kernel function returned shape {values.shape} for {len(X)} rows and {len(Z)} points: it must take two 2-D "
@@ -454,6 +456,11 @@ def _affine(Z: Array, gamma: float, dtype: np.dtype[Any]) -> Fill:
         np.matmul(X.astype(dtype, copy=False), points, out=out)
 
     return fill
+
+
+def _writeable(rows: Array) -> Array:
+    """Return rows that compiled functions take: many refuse read-only arrays."""
+    return rows if rows.flags.writeable else rows.copy()
 
 
 def _raise_to(values: Array, degree: float) -> Array:

@@ -36,7 +36,7 @@ class LatentModel:
     """
 
     W: Floats  # d x r
-    mean: Floats
+    mean: Floats  # NaN for a column without any value, which then counts as missing everywhere
     noise: float | Floats  # variance: a number (probabilistic PCA) or one per feature (factor analysis)
     n_samples: float  # number of rows, or the sum of their weights
     loglike: Floats = field(default_factory=lambda: np.empty(0))  # total, at each set of parameters that was tried; the last is this one's
@@ -215,8 +215,8 @@ class LatentModel:
         }
         for name, array in arrays.items():
             fits = array.shape in shapes.get(name, {()}) and array.dtype.kind in "biuf"
-            # A covariance without noise is singular; its log-likelihood is infinite.
-            finite = fits and not np.isnan(array).any() and (name == "loglike" or np.isfinite(array).all())
+            # A covariance without noise is singular; its log-likelihood is infinite. The mean of a column without values is NaN.
+            finite = fits and (name == "mean" or not np.isnan(array).any()) and (name == "loglike" or not np.isinf(array).any())
             if not finite or (name == "noise" and (array < 0).any()):
                 raise CorruptDataError(f"array {name!r} of the model has shape {array.shape} or entries that do not fit the others")
         plain: dict[str, Any] = {name: array if array.ndim else array.item() for name, array in arrays.items()}

@@ -42,6 +42,8 @@ class PCAModel:
     residuals: Floats  # |S v - l v| / l of each component, as far as it is known
     subspace_error: float  # estimated 1 - MEV against the exact components
     whiten: bool = False
+    spectrum: Floats | None = None  # all variances that the solver knows, those of the components first
+    weight: float | None = None  # the sum of the rows' weights; the number of rows without
 
     @property
     def n_components(self) -> int:
@@ -55,21 +57,7 @@ class PCAModel:
 
     def transform(self, block: Array) -> Array:
         """Return the scores of rows: float32 for float32 rows, else float64."""
-        dtype = scores_dtype(block.dtype)
-        pivot = self.mean.astype(dtype)
-        basis = self._projection.astype(dtype, copy=False)
-        rest = ((self.mean - pivot) @ self._projection).astype(dtype)  # what rounding the mean to float32 left out
-        scores = np.empty((len(block), self.n_components), dtype)
-        height = max(_STRIP_BYTES // (self.n_features * dtype.itemsize), 16)
-        centred = np.empty((min(height, len(block)), self.n_features), dtype)
-        with np.errstate(invalid="ignore", over="ignore"):
-            for rows in _strips(len(block), height):
-                strip = np.subtract(block[rows], pivot, out=centred[: rows.stop - rows.start], dtype=dtype, casting="same_kind")
-                np.dot(strip, basis, out=scores[rows])
-            scores -= rest
-        if not np.isfinite(scores).all():
-            refuse_nonfinite(block)
-        return scores
+        return project(block, self.mean, self._projection)
 
     def inverse_transform(self, scores: Array) -> Array:
         """Return the rows that the scores stand for: float32 for float32 scores, else float64."""
@@ -122,17 +110,20 @@ class PCAModel:
 
     def to_arrays(self) -> dict[str, Array]:
         """Return everything as named arrays."""
-        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: np.asarray(value) for name, value in values.items() if value is not None}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Self:
         """Return the model that ``to_arrays`` described, after checking that its parts fit together."""
         wanted = {field.name for field in fields(cls)}
-        if arrays.keys() != wanted or arrays["components"].ndim != 2:
+        if not wanted - {"spectrum", "weight"} <= arrays.keys() <= wanted or arrays["components"].ndim != 2:
             raise CorruptDataError(f"a model has the arrays {', '.join(sorted(wanted))}, but these are stored: {', '.join(sorted(arrays))}")
         k, d = arrays["components"].shape
         by_component = ("explained_variance", "explained_variance_ratio", "singular_values", "residuals")
         expected = {"mean": (d,), "scale": (d,), **dict.fromkeys(by_component, (k,))}
+        if "spectrum" in arrays:
+            expected["spectrum"] = (max(arrays["spectrum"].size, 1),)
         for name, array in arrays.items():
             if array.shape != expected.get(name, (k, d) if name == "components" else ()) or not np.isfinite(array).all():
                 raise CorruptDataError(f"array {name!r} of the model has shape {array.shape} or entries that do not fit the others")
@@ -167,6 +158,25 @@ class PCAModel:
 def scores_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of scores: float32 for float32 data, else float64."""
     return np.dtype(np.float32) if dtype == np.float32 else np.dtype(np.float64)
+
+
+def project(block: Array, mean: Floats, projection: Floats) -> Array:
+    """Return ``(block - mean) @ projection``, centred before it is multiplied: float32 for float32 rows, else float64."""
+    dtype = scores_dtype(block.dtype)
+    pivot = mean.astype(dtype)
+    basis = projection.astype(dtype, copy=False)
+    rest = ((mean - pivot) @ projection).astype(dtype)  # what rounding the mean to float32 left out
+    scores = np.empty((len(block), projection.shape[1]), dtype)
+    height = max(_STRIP_BYTES // (len(mean) * dtype.itemsize), 16)
+    centred = np.empty((min(height, len(block)), len(mean)), dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for rows in _strips(len(block), height):
+            strip = np.subtract(block[rows], pivot, out=centred[: rows.stop - rows.start], dtype=dtype, casting="same_kind")
+            np.dot(strip, basis, out=scores[rows])
+        scores -= rest
+    if not np.isfinite(scores).all():
+        refuse_nonfinite(block)
+    return scores
 
 
 def _strips(rows: int, height: int = STRIP_ROWS) -> Iterator[slice]:

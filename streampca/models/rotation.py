@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -80,6 +82,9 @@ def promax(loadings: ArrayLike, power: float = 4.0) -> tuple[Floats, Floats]:
     onto *= np.sqrt(np.linalg.inv(onto.T @ onto).diagonal())
     rotation = rotation @ onto
     return start @ rotation, rotation
+
+
+ROTATIONS: dict[str, Callable[[ArrayLike], tuple[Floats, Floats]]] = {"varimax": varimax, "quartimax": quartimax, "promax": promax}
 
 
 def _orthomax(loadings: Floats, gamma: float) -> tuple[Floats, Floats]:

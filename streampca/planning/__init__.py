@@ -10,13 +10,14 @@ from streampca.errors import DataError, UsageError, did_you_mean
 from streampca.memory import current_rss, default_budget, parse_bytes
 from streampca.planning.choice import SOLVERS, plan_with
 from streampca.planning.covariance import Request
+from streampca.planning.criteria import CRITERIA
 from streampca.planning.plans import PassPlan, Plan
 from streampca.planning.projection import Limits
 from streampca.planning.scores import plan_scores
 from streampca.sources.base import SourceInfo
 from streampca.statistics.scatter import state_bytes
 
-__all__ = ["SOLVERS", "Limits", "PassPlan", "Plan", "Request", "limits_of", "plan_pca", "with_scores"]
+__all__ = ["SOLVERS", "Limits", "PassPlan", "Plan", "Request", "check_criterion", "limits_of", "plan_pca", "with_scores"]
 
 _BASELINE_LIMIT = 384 * 2**20
 
@@ -50,7 +51,7 @@ def plan_pca(
 
 def with_scores(plan: Plan, info: SourceInfo, limits: Limits, held: int | None = None) -> Plan:
     """Return the plan with a pass that writes the scores; ``held`` is what is kept of the fit meanwhile."""
-    kept = plan.n_components if isinstance(plan.n_components, int) else min(info.n_rows, plan.rank or info.n_features)
+    kept = plan.n_components if isinstance(plan.n_components, int) else min(info.n_rows, plan.max_rank or plan.rank or info.n_features)
     held = _kept_state(plan) if held is None else held
     stage = plan_scores(info, kept, budget=limits.budget, workers=limits.workers, baseline=limits.baseline + held).stage
     return replace(plan, stages=(*plan.stages, stage))
@@ -84,6 +85,14 @@ def check_shape(info: SourceInfo, n_components: int | float | str | None, min_ro
     if n_components is None:
         return
     limit = min(info.n_rows, info.n_features)
+    if isinstance(n_components, str):
+        check_criterion(n_components)
+        if n_components == "mle" and info.n_rows < info.n_features:
+            raise UsageError(
+                f"n_components='mle' needs as many samples as features, but there are {info.n_rows:,} and {info.n_features:,}: "
+                "use 'bic' or 'gavish-donoho', which take any shape"
+            )
+        return
     if isinstance(n_components, bool) or not isinstance(n_components, (int, float)):
         raise UsageError(f"n_components must be None, an integer of 1 or more, or a fraction of variance in (0, 1), not {n_components!r}")
     if isinstance(n_components, float):
@@ -96,9 +105,18 @@ def check_shape(info: SourceInfo, n_components: int | float | str | None, min_ro
         )
 
 
+def check_criterion(n_components: str) -> None:
+    """Refuse a name that is no criterion."""
+    if n_components not in CRITERIA:
+        raise UsageError(
+            "n_components must be None, an integer of 1 or more, a fraction of variance in (0, 1), or one of "
+            f"{', '.join(map(repr, CRITERIA))}, not {n_components!r}.{did_you_mean(n_components, CRITERIA)}"
+        )
+
+
 def _kept_state(plan: Plan) -> int:
     """Return the bytes of the state that a fit keeps beside its model."""
     if plan.solver == "dual":
         return 0
     d = plan.n_features
-    return state_bytes(d) if plan.rank is None else 8 * plan.rank * d
+    return state_bytes(d) if plan.rank is None else 8 * (plan.max_rank or plan.rank) * d

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from streampca.errors import MemoryBudgetError, UsageError
 from streampca.planning.covariance import FULL_SPECTRUM_LIMIT, Request, plan_covariance
+from streampca.planning.criteria import WHOLE
 from streampca.planning.dual import plan_dual
 from streampca.planning.layout import chunk_reads
 from streampca.planning.plans import Plan
@@ -75,6 +76,8 @@ def _sketch_instead(info: SourceInfo, request: Request, limits: Limits, refusal:
     """Return the sketch's plan when the d x d sums do not fit; if it fits neither, say so for both."""
     if request.n_components is None:
         raise MemoryBudgetError(f"{refusal}; with n_components given, a sketch needs less") from None
+    if request.n_components in WHOLE:
+        raise MemoryBudgetError(f"{refusal}; n_components='bic' needs only the leading variances, which a sketch finds in less") from None
     try:
         plan = plan_sketch(info, request, limits)
     except MemoryBudgetError as error:

@@ -64,7 +64,12 @@ class CovarianceProjection(Projection):
 
 def plan_covariance(info: SourceInfo, request: Request, limits: Limits) -> Plan:
     """Return the plan, or refuse a budget that cannot hold it."""
-    job = CovarianceProjection(info, limits.baseline, request, choose_precision(info, request.precision))
+    return covariance_plan(CovarianceProjection(info, limits.baseline, request, choose_precision(info, request.precision)), limits)
+
+
+def covariance_plan(job: CovarianceProjection, limits: Limits) -> Plan:
+    """Return the plan of a job that begins with the covariance."""
+    info, request = job.info, job.request
     layout = layout_of(job, limits)
     return Plan(
         method="pca",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from streampca.errors import UsageError
 from streampca.planning.covariance import Request, choose_precision
+from streampca.planning.layout import TASK_OVERHEAD
 from streampca.planning.plans import PassPlan, Plan
 from streampca.planning.projection import Limits, Projection, layout_of, reasons_of
 from streampca.sources.base import SourceInfo
@@ -41,10 +42,11 @@ class DualProjection(Projection):
             state=0,
             workspace=8 * block_rows * (n + 2 * (k + 2)),
             flops_per_row=2.0 * n * k,
-            eigenvectors=2 * 8 * n * k,
+            eigenvectors=8 * (2 * n * n + 2 * n * k),
             components=8 * d * (k + 2),
         )
-        finish = self.small("model", 4.0 * d * k * k, components=8 * d * (4 * k + 8))
+        threads = workers * TASK_OVERHEAD  # what BLAS keeps for those that have called it
+        finish = self.small("model", 4.0 * d * k * k, threads=threads, eigenvectors=8 * (2 * n * n), components=8 * d * (3 * k + 8))
         return gram, solve, loadings, finish
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from streampca.blocks import Partition
 from streampca.memory import format_bytes
+from streampca.planning.table import plan_table
 from streampca.sources.base import SourceInfo
 
 
@@ -19,6 +20,7 @@ class PassPlan:
     bytes_read: int
     memory: Mapping[str, int]  # bytes by purpose
     flops: float = 0.0  # of the products, for an estimate of the time
+    times: int = 1  # passes of this kind; bytes_read and flops are those of all
 
     @property
     def peak_memory(self) -> int:
@@ -45,6 +47,7 @@ class Plan:
     reasons: tuple[str, ...] = ()
     scratch_bytes: int = 0
     rank: int | None = None  # directions that a sketch keeps
+    max_rank: int | None = None  # directions that it may grow to, where the data decides how many are needed
     sums: str = "float64"
     max_passes: int | None = None  # where the data decides how many are needed
     by_columns: bool = False  # whether slabs of columns are read instead of blocks of rows
@@ -53,7 +56,7 @@ class Plan:
     @property
     def n_passes(self) -> int:
         """Passes over the data."""
-        return sum(stage.bytes_read > 0 for stage in self.stages)
+        return sum(stage.times for stage in self.stages if stage.bytes_read > 0)
 
     @property
     def bytes_read(self) -> int:
@@ -88,7 +91,8 @@ class Plan:
         ]
         for stage in self.stages:
             parts = ", ".join(f"{name} {format_bytes(n_bytes)}" for name, n_bytes in stage.memory.items())
-            lines.append(f"  {stage.name}: {format_bytes(stage.peak_memory)} ({parts})")
+            times = f" ({stage.times} times)" if stage.times > 1 else ""
+            lines.append(f"  {stage.name}{times}: {format_bytes(stage.peak_memory)} ({parts})")
         return "\n".join(lines)
 
     def _explain_passes(self) -> str:
@@ -99,6 +103,10 @@ class Plan:
     def __str__(self) -> str:
         """Return the explanation."""
         return self.explain()
+
+    def _repr_html_(self) -> str:
+        """Return a table, for notebooks."""
+        return plan_table(self)
 
 
 def _rough(seconds: float) -> str:

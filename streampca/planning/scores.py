@@ -25,11 +25,16 @@ class ScoresPlan:
     stage: PassPlan
 
 
-def plan_scores(info: SourceInfo, n_columns: int, *, budget: int, workers: int, baseline: int) -> ScoresPlan:
-    """Return the plan of a transform to ``n_columns`` columns, or refuse a budget that cannot hold it."""
+def plan_scores(
+    info: SourceInfo, n_columns: int, *, budget: int, workers: int, baseline: int, n_components: int | None = None
+) -> ScoresPlan:
+    """Return the plan of a transform to ``n_columns`` columns, or refuse a budget that cannot hold it.
+
+    ``n_components`` is the width of the model where it is not that of the output.
+    """
     for block_rows in block_choices(info, SCORES_BLOCK_BYTES):
         for count in range(workers, 0, -1):
-            stage = scores_stage(info, n_columns, block_rows, count, baseline)
+            stage = scores_stage(info, n_columns, block_rows, count, baseline, n_components)
             if stage.peak_memory <= budget:
                 rows = max(shard_rows(info, block_rows), _SHARD_BLOCKS * block_rows)
                 return ScoresPlan(regular(info.n_rows, block_rows, rows), count, stage)
@@ -37,13 +42,17 @@ def plan_scores(info: SourceInfo, n_columns: int, *, budget: int, workers: int, 
     raise MemoryBudgetError(f"a memory budget of {format_bytes(budget)} cannot hold a transform, which needs at least {needed}")
 
 
-def scores_stage(info: SourceInfo, n_columns: int, block_rows: int, workers: int, baseline: int) -> PassPlan:
+def scores_stage(
+    info: SourceInfo, n_columns: int, block_rows: int, workers: int, baseline: int, n_components: int | None = None
+) -> PassPlan:
     """Count what a transform holds at once."""
+    width = n_columns if n_components is None else n_components
+    between = 0 if n_components is None else n_components  # scores on the way from rows to rows
     strip = 8 * min(block_rows, STRIP_ROWS) * (info.n_features + n_columns)
     memory = {
         "process": baseline + PROCESS_OVERHEAD,
-        "model": 3 * 8 * info.n_features * n_columns,
+        "model": 3 * 8 * info.n_features * width,
         "blocks": workers * (read_bytes(info, block_rows) + TASK_OVERHEAD + strip),
-        "scores": workers * 3 * 8 * block_rows * n_columns,
+        "scores": workers * 3 * 8 * block_rows * (n_columns + between),
     }
     return PassPlan("scores", info.bytes_decoded, memory)

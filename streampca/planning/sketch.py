@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from streampca.errors import MemoryBudgetError, UsageError
 from streampca.planning.covariance import Request
+from streampca.planning.criteria import WHITE, WHOLE
+from streampca.planning.layout import TASK_OVERHEAD
 from streampca.planning.plans import PassPlan, Plan
 from streampca.planning.projection import Layout, Limits, Projection, layout_of, reasons_of
 from streampca.sources.base import SourceInfo
@@ -17,7 +19,8 @@ from streampca.statistics.scatter import Precision
 
 TIGHT = 1e-4  # a tol below needs a third pass, and more directions to get there
 MAX_PASSES = 8
-_FRACTION_RANK = 256  # directions kept when a fraction of variance is asked for, and nobody knows how many that takes
+_FRACTION_RANK = 256  # directions kept when a fraction of variance or a criterion is asked for, and nobody knows how many that takes
+_GROWTHS = 2  # times that they may be doubled, if they turn out too few: each takes a pass of the sketch and one of products
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,10 @@ class SketchProjection(Projection):
             for number in range(2, 2 + self.refinements)
         ]
         vectors = 8 * d * (3 * self.components + 6) + 12 * 8 * rank * rank
-        solve = self.small("eigenvectors", 12.0 * d * rank**2, sketch=kept, basis=2 * basis, products=state, eigenvectors=vectors)
+        threads = workers * TASK_OVERHEAD  # what BLAS keeps for those that have called it
+        solve = self.small(
+            "eigenvectors", 12.0 * d * rank**2, threads=threads, sketch=kept, basis=2 * basis, products=state, eigenvectors=vectors
+        )
         return (*self._moments(block_rows, workers), first, *refine, solve)
 
     def _moments(self, block_rows: int, workers: int) -> Iterator[PassPlan]:
@@ -70,19 +76,32 @@ class SketchProjection(Projection):
 
     def remedy(self, budget: int) -> str:
         """Say what takes less."""
-        return ", or ask for fewer components"
+        return ", or ask for fewer components" if self.components > 1 else ""
 
 
 def plan_sketch(info: SourceInfo, request: Request, limits: Limits) -> Plan:
     """Return the plan with the most directions that the budget holds, or refuse a budget that does not hold enough."""
+    if request.n_components in WHOLE:
+        raise UsageError(
+            f"n_components={request.n_components!r} needs all variances, and a sketch finds the leading ones: use solver='covariance' or "
+            "'tsqr', or 'bic', which needs only the sum of the others"
+        )
     job, layout = _largest(info, request, limits)
+    grown = _grown(job, request, layout, limits)
     wanted = ranks(info, request)[0]
     reasons = [f"a sketch of {job.rank} directions needs {2 + request.standardize} passes or a few more; the plan for tol={request.tol:g}"]
     if job.rank < wanted:
         reasons.append(f"{wanted} directions would be better, but the budget holds {job.rank}")
+    if grown:
+        reasons.append(
+            f"if n_components={request.n_components!r} turns out to need more than {job.rank} directions, the sketch grows, to at most "
+            f"{grown[-1].rank}: {2 * len(grown)} passes more"
+        )
+    if request.n_components in WHITE:
+        reasons.append("the noise is estimated from the exact sum of the variances that the sketch does not find")
     if request.standardize:
         reasons.append("the standard deviations are needed before the sketch: one pass more")
-    if job.sums == "float32" != job.precision:
+    if job.sums == "float32":
         reasons.append("sums in float32 halve the memory; they keep 1e-6 of the variances")
     return Plan(
         method="pca",
@@ -96,11 +115,12 @@ def plan_sketch(info: SourceInfo, request: Request, limits: Limits) -> Plan:
         n_shards=layout.n_shards,
         workers=layout.workers,
         budget=limits.budget,
-        stages=layout.stages,
+        stages=_with_memory_of(grown[-1], layout) if grown else layout.stages,
         reasons=(*reasons, *reasons_of(job, layout, limits)),
         rank=job.rank,
+        max_rank=grown[-1].rank if grown else None,
         sums=job.sums,
-        max_passes=MAX_PASSES + request.standardize,
+        max_passes=MAX_PASSES + request.standardize + 2 * len(grown),
     )
 
 
@@ -158,6 +178,26 @@ def _choices(info: SourceInfo, request: Request, limits: Limits) -> Iterator[Ske
         for sums in kinds:
             refinements = 2 if request.tol < TIGHT else 1
             yield SketchProjection(info, limits.baseline, rank, k, precision, sums, request.standardize, refinements)
+
+
+def _grown(job: SketchProjection, request: Request, layout: Layout, limits: Limits) -> list[SketchProjection]:
+    """Return larger sketches that the same layout holds, where the data decides how many components there are."""
+    limit, grown = min(job.info.n_rows, job.info.n_features), [job]
+    if not isinstance(request.n_components, (float, str)):
+        return []
+    while len(grown) <= _GROWTHS and grown[-1].rank < limit:
+        rank = min(2 * grown[-1].rank, limit)
+        larger = replace(job, rank=rank, components=rank)
+        if larger.peak(layout.block_rows, layout.workers) > limits.budget:
+            break
+        grown.append(larger)
+    return grown[1:]
+
+
+def _with_memory_of(job: SketchProjection, layout: Layout) -> tuple[PassPlan, ...]:
+    """Return the stages with the memory that they take if the sketch grows."""
+    larger = job.stages(layout.block_rows, layout.workers)
+    return tuple(replace(stage, memory=most.memory) for stage, most in zip(layout.stages, larger, strict=True))
 
 
 def _distinct(numbers: list[int], limit: int) -> list[int]:

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from streampca.errors import UsageError
+from streampca.errors import InterruptedRunError, UsageError
 from streampca.memory import GIB, MIB, format_bytes
 from streampca.sinks.base import Layout, Sink
+from streampca.sinks.unfinished import Unfinished
 from streampca.staging import StrPath, check_free_space, check_target, staged
 
-__all__ = ["Sink", "check_sink", "open_sink"]
+__all__ = ["Sink", "Unfinished", "check_sink", "open_sink"]
 
 # suffix -> (module, class); imported when used, as zarr and h5py are slow to load
 _SINKS = {
@@ -58,6 +59,7 @@ def open_sink(
     attributes: Mapping[str, Any] | None = None,
     dataset: str = "scores",
     overwrite: bool = False,
+    unfinished: Unfinished | None = None,
 ) -> Iterator[Sink]:
     """Yield a sink for a table of ``n_rows`` x ``n_columns``; the output is there when the block ends without error.
 
@@ -77,6 +79,8 @@ def open_sink(
         Name of the dataset in an HDF5 file.
     overwrite
         Whether an existing output is replaced, once the new one is complete.
+    unfinished
+        Where to keep it when the run is interrupted, and perhaps what an earlier run has left there.
 
     Yields
     ------
@@ -104,12 +108,20 @@ def open_sink(
     all_attributes = _attributes(n_columns, feature_names, attributes)
     layout = _layout(Path(path), n_rows, n_columns, np.dtype(dtype).newbyteorder("="), chunk_rows)
     check_sink(path, layout.n_bytes, overwrite=overwrite)
-    with staged(path, overwrite) as partial:
-        sink = kind.create(replace(layout, path=partial), all_attributes, dataset)
+    at = unfinished.staged_at if unfinished is not None and kind.resumable else None
+    with staged(path, overwrite, at, name="scores") as partial:
+        layout = replace(layout, path=partial)
+        sink = (
+            kind.create(layout, all_attributes, dataset) if unfinished is None else unfinished.begin(kind, layout, all_attributes, dataset)
+        )
         try:
             yield sink
             sink.close()
-        except BaseException:
+            if unfinished is not None:
+                unfinished.about_to_publish(partial)
+        except BaseException as error:
+            if unfinished is not None and isinstance(error, InterruptedRunError):
+                unfinished.note()
             sink.discard()
             raise
 

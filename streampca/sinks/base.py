@@ -55,11 +55,21 @@ class Sink(Layout, ABC):
     """
 
     parallel: ClassVar[bool] = False
+    resumable: ClassVar[bool] = False  # whether another process can go on writing: then there are ``reopen`` and ``flush``
 
     @classmethod
     @abstractmethod
     def create(cls, layout: Layout, attributes: Mapping[str, Any], dataset: str) -> Self:
         """Create the unfinished output, of its full size, and return its sink."""
+
+    @classmethod
+    def reopen(cls, layout: Layout, written: list[tuple[int, int]]) -> Self:
+        """Return the sink of an unfinished output in which some rows are written."""
+        raise NotImplementedError
+
+    def flush(self, rows: list[tuple[int, int]]) -> None:
+        """Bring written rows to the disk."""
+        raise NotImplementedError
 
     @abstractmethod
     def discard(self) -> None:
@@ -117,8 +127,10 @@ class LocalSink(Sink):
 
     def _note(self, start: int, block: Array) -> None:
         """Remember a block that has been written."""
-        first = start // self.chunk_rows
-        self._blocks.update(range(first, first - (-block.shape[0] // self.chunk_rows)))
+        self._note_rows(start, start + block.shape[0])
+
+    def _note_rows(self, start: int, stop: int) -> None:
+        self._blocks.update(range(start // self.chunk_rows, -(-stop // self.chunk_rows)))
 
     def _written_blocks(self) -> int:
         return len(self._blocks)

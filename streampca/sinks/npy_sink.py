@@ -9,19 +9,20 @@ import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.lib import format as npy
 
 from streampca.sinks.base import Array, Layout, LocalSink
-from streampca.staging import preallocate
+from streampca.staging import preallocate, sync
 
 
 @dataclass(frozen=True)
 class NpySink(LocalSink):
     """Rows of an NPY file."""
 
+    resumable: ClassVar[bool] = True
     offset: int = 0  # of the first row: bytes of the header
 
     @classmethod
@@ -32,6 +33,18 @@ class NpySink(LocalSink):
         preallocate(layout.path, len(header) + layout.n_bytes)
         os.truncate(layout.path, len(header) + layout.n_bytes)
         return cls(**vars(layout), offset=len(header))
+
+    @classmethod
+    def reopen(cls, layout: Layout, written: list[tuple[int, int]]) -> Self:
+        """Return the sink of an unfinished file."""
+        sink = cls(**vars(layout), offset=len(_header(layout)))
+        for start, stop in written:
+            sink._note_rows(start, stop)
+        return sink
+
+    def flush(self, rows: list[tuple[int, int]]) -> None:
+        """Bring the file to the disk."""
+        sync(self.path)
 
     def discard(self) -> None:
         """Do nothing: no handle is open."""

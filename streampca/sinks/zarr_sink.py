@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import google_crc32c
@@ -17,6 +18,7 @@ from numcodecs import zstd
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from streampca.sinks.base import Array, Layout, Sink
+from streampca.staging import sync
 
 _LEVEL = 1
 
@@ -26,6 +28,7 @@ class ZarrSink(Sink):
     """Rows of a Zarr array; ``zarr.open(path)`` gives the array."""
 
     parallel: ClassVar[bool] = True
+    resumable: ClassVar[bool] = True
 
     @classmethod
     def create(cls, layout: Layout, attributes: Mapping[str, Any], dataset: str) -> Self:
@@ -43,6 +46,20 @@ class ZarrSink(Sink):
         )
         return cls(**vars(layout))
 
+    @classmethod
+    def reopen(cls, layout: Layout, written: list[tuple[int, int]]) -> Self:
+        """Return the sink of an unfinished store; chunks that are not in the list are written again."""
+        return cls(**vars(layout))
+
+    def flush(self, rows: list[tuple[int, int]]) -> None:
+        """Bring the chunks of some rows to the disk."""
+        for start, stop in rows:
+            for index in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
+                file = self._file(index)
+                sync(file)
+                sync(file.parent)
+        sync(self.path / "c")
+
     def discard(self) -> None:
         """Do nothing: no handle is open."""
 
@@ -55,9 +72,12 @@ class ZarrSink(Sink):
         if len(rows) < self.chunk_rows:  # chunks are stored whole
             rows = np.pad(rows, ((0, self.chunk_rows - len(rows)), (0, 0)), constant_values=_fill_value(self.dtype))
         data = zstd.compress(np.ascontiguousarray(rows, self.dtype.newbyteorder("<")), _LEVEL)
-        file = self.path / "c" / str(index) / "0"
+        file = self._file(index)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data + struct.pack("<I", google_crc32c.value(data)))
+
+    def _file(self, index: int) -> Path:
+        return self.path / "c" / str(index) / "0"
 
     def _written_blocks(self) -> int:
         folder = self.path / "c"

@@ -12,8 +12,9 @@ from streampca.engine import in_pass
 from streampca.errors import DataError
 from streampca.models.pca import Floats, PCAModel
 from streampca.planning.covariance import kept_vectors
+from streampca.solvers.choice import count_components, known_spectrum
 from streampca.solvers.finish import Sample, exactly, pca_model
-from streampca.solvers.spectrum import ONE_THREAD_LIMIT, Options, Spectrum, check_sum_of_weights, count_components
+from streampca.solvers.spectrum import ONE_THREAD_LIMIT, Options, Spectrum, check_sum_of_weights
 from streampca.statistics.scatter import STRIP_ROWS, Precision, Scatter
 
 Run = Callable[[str, Scatter], Scatter]
@@ -42,7 +43,8 @@ def model_of(scatter: Scatter, options: Options) -> PCAModel:
     scale = column_scales(scatter) if options.standardize else np.ones(d)
     spectrum = eigenpairs(scatter, scale, kept_vectors(d, options.n_components))
     sample = Sample(scatter.mean, scale, scatter.rows, n, spectrum.trace)
-    k = count_components(spectrum, options.n_components, sample.limit)
+    known = known_spectrum(spectrum.variances, scatter.rows, n, d, spectrum.trace)
+    k = count_components(known, options.n_components, sample.limit)
     rank = int(np.count_nonzero(spectrum.variances > 4 * np.sqrt(d) * np.finfo(np.float64).eps * spectrum.variances[0]))
     residuals = _rounding(scatter) * spectrum.variances[0] / np.maximum(spectrum.variances, np.finfo(np.float64).tiny)
     return pca_model(sample, exactly(spectrum, k, residuals, rank), options)

@@ -15,8 +15,9 @@ from scipy import linalg
 
 from streampca.engine import in_pass
 from streampca.models.pca import Array, Floats, PCAModel
+from streampca.solvers.choice import count_components, known_spectrum
 from streampca.solvers.finish import Found, Sample, orthonormal_rows, pca_model
-from streampca.solvers.spectrum import ONE_THREAD_LIMIT, Options, Spectrum, count_components
+from streampca.solvers.spectrum import ONE_THREAD_LIMIT, Options, Spectrum
 from streampca.statistics.base import refuse_nonfinite
 from streampca.statistics.gram import Gram, centre_rows
 from streampca.statistics.scatter import Precision
@@ -37,17 +38,19 @@ def solve(n_samples: int, options: Options, passes: ColumnPasses, precision: Pre
     gram = passes.run("gram", Gram(n_samples, options.standardize, precision))
     n, d = n_samples, gram.count
     spectrum = _eigenpairs(gram, min(n, d))
-    k = count_components(spectrum, options.n_components, min(n, d))
+    k = count_components(known_spectrum(spectrum.variances, n, n, d, spectrum.trace), options.n_components, min(n, d))
     values, U = spectrum.variances[:k], spectrum.vectors[:k]
     known = int(np.count_nonzero(values > n * np.finfo(precision).eps * 1e-3 * max(values[0], 0.0)))
     table = passes.collect("components", Loadings(U[:known].T, options.standardize, precision), known + 2)
-    sample = Sample(table[:, -2].copy(), table[:, -1].copy(), n, n, spectrum.trace)
-    lengths = np.linalg.norm(table[:, :known], axis=0)
-    vectors = np.divide(table[:, :known].T, lengths[:, None], out=np.empty((known, d)))
+    means, scale = table[:, -2].copy(), table[:, -1].copy()
+    vectors = table[:, :known].T
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    vectors /= lengths[:, None]
     residuals = np.zeros(k)
     residuals[:known] = np.abs(lengths**2 / ((n - 1) * values[:known]) - 1)
-    found = Found(values, orthonormal_rows(vectors, k, seed), residuals, 0.0)
-    return pca_model(sample, found, options)
+    found = Found(values, orthonormal_rows(vectors, k, seed), residuals, 0.0, spectrum=spectrum.variances)
+    del table, vectors
+    return pca_model(Sample(means, scale, n, n, spectrum.trace), found, options)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Found:
     residuals: Floats
     subspace_error: float
     tail: Floats | None = None  # the variances that follow, if they are known
+    spectrum: Floats | None = None  # all variances that a choice of the number may be made from
 
 
 def exactly(spectrum: Spectrum, k: int, residuals: Floats, rank: int) -> Found:
@@ -51,7 +52,7 @@ def exactly(spectrum: Spectrum, k: int, residuals: Floats, rank: int) -> Found:
     gap = np.maximum(variances[:k] - following, 1e-16 * variances[:k] + np.finfo(np.float64).tiny)
     errors = np.minimum(residuals[:k] * (variances[:k] / gap), 1.0) ** 2 if k < spectrum.vectors.shape[1] else np.zeros(k)
     vectors = spectrum.vectors[:k] if rank >= k else orthonormal_rows(spectrum.vectors[:rank], k)
-    return Found(variances[:k], vectors, residuals[:k], float(errors.mean()), tail)
+    return Found(variances[:k], vectors, residuals[:k], float(errors.mean()), tail, variances)
 
 
 def pca_model(sample: Sample, found: Found, options: Options) -> PCAModel:
@@ -73,6 +74,8 @@ def pca_model(sample: Sample, found: Found, options: Options) -> PCAModel:
         whiten=options.whiten,
         residuals=found.residuals,
         subspace_error=found.subspace_error,
+        spectrum=found.variances if found.spectrum is None else found.spectrum,
+        weight=sample.weight,
     )
 
 

@@ -18,6 +18,7 @@ from streampca.engine import in_pass
 from streampca.errors import DataError, UsageError
 from streampca.models.latent import LatentModel
 from streampca.models.pca import Floats
+from streampca.planning.latent import BLOCKS, EXTRA
 from streampca.solvers.spectrum import ONE_THREAD_LIMIT, fix_signs
 from streampca.statistics.missing import Missing, ObservedMoments, symmetric, unpack
 from streampca.statistics.moments import Moments
@@ -28,9 +29,8 @@ Run = Callable[[str, Any], Any]
 NOISE_FLOOR = 1e-10  # of the mean variance: less noise would leave r x r matrices too close to singular
 FACTOR_NOISE_FLOOR = 1e-6  # of a feature's variance: a likelihood without a bound (too few rows) ends there
 _ROUNDING = 8 * np.finfo(np.float64).eps  # of the trace: a smaller eigenvalue is none
-_EXTRA = 10  # columns of a subspace beyond the components: they make the last components converge as fast as the first
-_BLOCKS = 3  # of so many columns that are kept, with their products
 _DEPENDENT = 1e-10  # of a direction's length: what is left of it outside a subspace is rounding
+_LARGE = 1e-6  # of the largest eigenvalue: products with smaller ones are too much rounding for another power step
 _PANEL_BYTES = 2**24
 
 
@@ -213,6 +213,7 @@ def subspace(
     start: Floats | None = None,
     tol: float = 1e-6,
     max_iter: int = 100,
+    refine: int = 0,
     seed: int | None = None,
 ) -> LatentModel:
     """Return probabilistic PCA by maximising the likelihood exactly within a subspace that each product with S widens.
@@ -224,9 +225,12 @@ def subspace(
     Parameters
     ----------
     start : columns (d x any number) near the leading directions, if there are any
+    tol : the relative gain in log-likelihood below which it has converged
+    refine : products, in all, up to which it goes on even so while W W^T is off by more than ``tol``: an error of the
+        directions shows in the log-likelihood only by its square
     """
     d, r = n_features, n_components
-    width = min(r + _EXTRA, d)
+    width = min(r + EXTRA, d)
     Q = _start_block(start, d, width, seed)
     K, SK = np.empty((d, 0)), np.empty((d, 0))
     track = _Track(tol, max_iter, last_look=False)
@@ -237,20 +241,31 @@ def subspace(
         theta = np.maximum(theta, 0.0)
         used, noise = _isotropic(theta, found.trace, d, r)
         loglike = found.n * _log_likelihood(theta[:used], noise, d, found.trace)
-        if track.ends(loglike, found.n):
+        ends = track.ends(loglike, found.n)
+        if ends and (np.isinf(loglike) or track.n_iter >= min(max(refine, 1), max_iter)):
             break
         residuals = SK @ U[:, :width] - (K @ U[:, :width]) * theta[:width]
         Q = _beyond(K, residuals, found.trace / d)
-        if not Q.shape[1] or track.gains_little(_gain_left(theta, residuals, used, noise) * found.n, found.n):
+        if not Q.shape[1]:
+            track.converged = True
+            break
+        settled = ends or track.gains_little(_gain_left(theta, residuals, used, noise) * found.n, found.n)
+        if settled and (track.n_iter >= refine or _error_left(theta, residuals, used, noise) <= tol):
             track.converged = True
             break
         K, SK = _compressed(K, SK, U, width)
-    vectors = K @ U[:, :r]
-    if vectors.shape[1] < r:
-        vectors = np.hstack([vectors, np.zeros((d, r - vectors.shape[1]))])
-    scales = np.zeros(r)
-    scales[:used] = np.sqrt(theta[:used] - noise)
-    return track.model(Parameters(vectors * scales, found.mean, noise), found.n)
+    W = np.zeros((d, r))
+    W[:, :used] = _power_step(K @ U[:, :used], SK @ U[:, :used], theta[:used]) * np.sqrt(theta[:used] - noise)
+    return track.model(Parameters(W, found.mean, noise), found.n)
+
+
+def _power_step(vectors: Floats, products: Floats, theta: Floats) -> Floats:
+    """Return Ritz vectors after one more step of the power method, orthonormal: their products with S are known already."""
+    large = theta > _LARGE * theta.max(initial=0.0)
+    better = vectors.copy()
+    better[:, large] = products[:, large] / theta[large]
+    g, P = linalg.eigh(better.T @ better, check_finite=False)
+    return better @ ((P / np.sqrt(g)) @ P.T) if len(g) and g[0] > 0.5 else vectors
 
 
 def _gain_left(theta: Floats, residuals: Floats, used: int, noise: float) -> float:
@@ -266,6 +281,16 @@ def _gain_left(theta: Floats, residuals: Floats, used: int, noise: float) -> flo
     return float(0.5 * (lacking * (1 / noise - 1 / theta[:used])).sum())
 
 
+def _error_left(theta: Floats, residuals: Floats, used: int, noise: float) -> float:
+    """Return about how far W W^T is off, relative to its norm: the sines of the angles that residuals and gaps tell of."""
+    outside = theta[used] if used < len(theta) else noise
+    gaps = theta[:used] - outside
+    if not used or gaps[-1] <= 0 or theta[0] <= noise:
+        return np.inf
+    sines = np.linalg.norm(residuals[:, :used], axis=0) / gaps
+    return float((sines * (theta[:used] - noise)).max() / (theta[0] - noise))
+
+
 def _start_block(start: Floats | None, d: int, width: int, seed: int | None) -> Floats:
     """Return orthonormal columns: those given and random ones, ``width`` in all (or as many as given)."""
     if width == d:
@@ -276,7 +301,8 @@ def _start_block(start: Floats | None, d: int, width: int, seed: int | None) -> 
 
 
 def _orthonormal(columns: Floats) -> Floats:
-    Q: Floats = linalg.qr(columns, mode="economic", check_finite=False)[0]
+    with in_pass():  # of many small products: threads would mostly wait for each other
+        Q: Floats = linalg.qr(columns, mode="economic", check_finite=False)[0]
     return Q
 
 
@@ -289,7 +315,8 @@ def _beyond(K: Floats, directions: Floats, unit: float) -> Floats:
     outside = outside[:, lengths > _DEPENDENT * max(unit, np.linalg.norm(directions, axis=0).max(initial=0.0))]
     if not outside.shape[1] or K.shape[1] == len(K):
         return np.empty((len(K), 0))
-    Q, R, _ = linalg.qr(outside, mode="economic", pivoting=True, check_finite=False)
+    with in_pass():
+        Q, R, _ = linalg.qr(outside, mode="economic", pivoting=True, check_finite=False)
     independent = np.abs(R.diagonal()) > _DEPENDENT * abs(R[0, 0])
     Q = Q[:, : len(independent)][:, independent][:, : len(K) - K.shape[1]]
     Q = Q - K @ (K.T @ Q)
@@ -298,9 +325,9 @@ def _beyond(K: Floats, directions: Floats, unit: float) -> Floats:
 
 def _compressed(K: Floats, SK: Floats, U: Floats, width: int) -> tuple[Floats, Floats]:
     """Return a subspace and its products, reduced to its leading directions if there would be no room for another block."""
-    if K.shape[1] < _BLOCKS * width:
+    if K.shape[1] < BLOCKS * width:
         return K, SK
-    leading = np.ascontiguousarray(U[:, : (_BLOCKS - 1) * width])
+    leading = np.ascontiguousarray(U[:, : (BLOCKS - 1) * width])
     return K @ leading, SK @ leading
 
 
@@ -319,14 +346,15 @@ def em_missing(
     max_iter: int = 100,
     seed: int | None = None,
     names: Sequence[str] | None = None,
+    moments: ObservedMoments | None = None,
 ) -> LatentModel:
     """Return probabilistic PCA, or factor analysis with ``per_feature_noise``, of rows with missing entries (NaN).
 
     One pass for the moments of the columns, then one per iteration of EM, and one that finds the last log-likelihood: that of the
     observed entries, which never falls. With ``expand`` z may have any mean and covariance within a step (parameter-expanded
-    EM: Liu, Rubin & Wu 1998), which takes fewer iterations; without, it is plain EM.
+    EM: Liu, Rubin & Wu 1998), which takes fewer iterations; without, it is plain EM. ``moments`` saves the pass for them.
     """
-    moments = run("moments", ObservedMoments(n_features))
+    moments = run("moments", ObservedMoments(n_features)) if moments is None else moments
     _check_observed(moments.counts, names)
     variances = moments.variance
     _check_variance(float(variances.sum()))

@@ -1,4 +1,4 @@
-"""The leading eigenpairs of a covariance, and what every solver does with them: count, signs, checks."""
+"""The leading eigenpairs of a covariance, and what every solver does with them: signs, checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Spectrum:
 class Options:
     """What is to be made of the sums."""
 
-    n_components: int | float | None = None
+    n_components: int | float | str | None = None
     whiten: bool = False
     standardize: bool = False
 
@@ -45,18 +45,6 @@ def check_sum_of_weights(total: float, rows: int) -> None:
         f"the weights of the {rows} rows add up to {total:.6g}, but a variance divides by their sum - 1, which must be above 0: weights "
         f"count rows (one of weight 2 is two rows), so multiply all of them by the same number ({rows / total:.6g} makes them 1 on average)"
     )
-
-
-def count_components(spectrum: Spectrum, n_components: int | float | None, limit: int) -> int:
-    """Return the number of components: as asked for, or the fewest that explain more than a fraction of the variance."""
-    if n_components is None:
-        return limit
-    if isinstance(n_components, int):
-        return n_components
-    if spectrum.trace <= 0:
-        return 1
-    explained = np.cumsum(spectrum.variances[:limit]) / spectrum.trace
-    return min(int(np.searchsorted(explained, n_components, side="right")) + 1, limit)
 
 
 def fix_signs(components: Floats) -> Floats:

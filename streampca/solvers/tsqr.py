@@ -15,8 +15,9 @@ from scipy import linalg
 from streampca.engine import in_pass
 from streampca.errors import DataError
 from streampca.models.pca import Floats, PCAModel
+from streampca.solvers.choice import count_components, known_spectrum
 from streampca.solvers.finish import Sample, exactly, pca_model
-from streampca.solvers.spectrum import ONE_THREAD_LIMIT, Options, Spectrum, check_sum_of_weights, count_components
+from streampca.solvers.spectrum import ONE_THREAD_LIMIT, Options, Spectrum, check_sum_of_weights
 from streampca.statistics.rfactor import RFactor
 
 Run = Callable[[str, RFactor], RFactor]
@@ -40,10 +41,11 @@ def model_of(rfactor: RFactor, options: Options) -> PCAModel:
     trace = float((rfactor.squares / scale**2).sum() / (n - 1))
     sample = Sample(rfactor.mean, scale, rfactor.rows, n, trace)
     spectrum = Spectrum(variances, V, trace)
-    k = count_components(spectrum, options.n_components, sample.limit)
+    k = count_components(known_spectrum(variances, rfactor.rows, n, d, trace), options.n_components, sample.limit)
     # The singular values, not their squares, are off by a few units of the largest one.
     residuals = 4 * np.finfo(np.float64).eps * L[0] / np.maximum(L, np.finfo(np.float64).tiny)
-    rank = int(np.count_nonzero(L > 4 * np.sqrt(d) * np.finfo(np.float64).eps * L[0]))
+    negligible = 4 * np.sqrt(d) * np.finfo(np.float64).eps * L[0]
+    rank = int(np.count_nonzero(negligible < L))
     return pca_model(sample, exactly(spectrum, k, residuals, rank), options)
 
 

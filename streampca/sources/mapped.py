@@ -63,18 +63,7 @@ class Mapped(View):
         super().__post_init__()
 
     def _describe(self, base: SourceInfo, fingerprint: str) -> SourceInfo:
-        return replace(
-            base,
-            n_features=self.features.n_features_out,
-            dtype=self.features.dtype,
-            feature_names=None,
-            fingerprint=fingerprint,
-            in_memory=False,
-            prefetches=True,  # reading ahead would only compete for the processor, which computes here
-            read_scratch=base.read_scratch + slab_bytes(base) + self.features.workspace(min(slab_rows(base), base.n_rows)),
-            chunk_features=0,
-            description=f"{self.features.n_features_out} features of {base.description}",
-        )
+        return mapped_info(base, self.features, fingerprint)
 
     def _mark(self, fingerprint: str) -> str:
         return digest("mapped", fingerprint, self.features.digest)
@@ -96,6 +85,22 @@ class Mapped(View):
             return None
         info, function = self.info, partial(_transform, self.features, start, self.source.info.feature_names)
         return lazy.map_blocks(function, dtype=info.dtype, chunks=((stop - start,), (info.n_features,)), meta=np.empty((0, 0), info.dtype))
+
+
+def mapped_info(base: SourceInfo, features: Features, fingerprint: str = "") -> SourceInfo:
+    """Return the facts of the features of a source's rows, from their shapes alone."""
+    return replace(
+        base,
+        n_features=features.n_features_out,
+        dtype=features.dtype,
+        feature_names=None,
+        fingerprint=fingerprint,
+        in_memory=False,
+        prefetches=True,  # reading ahead would only compete for the processor, which computes here
+        read_scratch=base.read_scratch + slab_bytes(base) + features.workspace(min(slab_rows(base), base.n_rows)),
+        chunk_features=0,
+        description=f"{features.n_features_out} features of {base.description}",
+    )
 
 
 def _transform(features: Features, start: int, names: tuple[str, ...] | None, rows: Array, out: Array | None = None) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ Floats = NDArray[np.float64]
 
 class Statistic(ABC):
     """Sufficient statistics of rows, accumulated by ``update`` and joined by ``merge``."""
+
+    allows_nan: ClassVar[bool] = False  # NaN is a missing entry, not an error
 
     @property
     @abstractmethod
@@ -77,11 +79,13 @@ class Statistic(ABC):
         return type(self).from_arrays, (self.to_arrays(),)
 
 
-def find_nonfinite(block: Array) -> tuple[int, int] | None:
-    """Return row and column of the first NaN or infinite entry, if there is one."""
+def find_nonfinite(block: Array, *, allow_nan: bool = False) -> tuple[int, int] | None:
+    """Return row and column of the first entry that is infinite (or NaN, unless it is allowed), if there is one."""
     if block.dtype.kind != "f" or np.isfinite(block).all():
         return None
-    bad = ~np.isfinite(block)
+    bad = np.isinf(block) if allow_nan else ~np.isfinite(block)
+    if not bad.any():
+        return None
     row = int(np.argmax(bad.any(axis=1)))
     return row, int(np.argmax(bad[row]))
 

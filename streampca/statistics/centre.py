@@ -112,15 +112,28 @@ def weighted_centre(block: Array, weights: Floats) -> Centre:
 
     Weights may leave but a few rows of many, so no sample is near their mean: all rows are added up, shifted by the heaviest.
     """
-    count = float(weights.sum())
-    if not np.isfinite(count):
-        raise DataError("the weights are so large that their sum overflows float64: divide them all by the same number")
+    count = check_sum(weights)
     heaviest = block[np.argmax(weights)].astype(np.float64)
     sums = np.zeros(block.shape[1])
     for start in range(0, len(block), _STRIP_ROWS):
         strip = slice(start, start + _STRIP_ROWS)
         sums += weights[strip] @ np.subtract(block[strip], heaviest, dtype=np.float64, order="C")
     return Centre(count, heaviest + (sums / count if count else sums), np.zeros_like(sums), int(np.count_nonzero(weights)))
+
+
+def check_sum(weights: Floats) -> float:
+    """Return the sum of weights, or refuse one that overflows."""
+    with np.errstate(over="ignore"):
+        total = float(weights.sum())
+    if not np.isfinite(total):
+        raise DataError("the weights are so large that their sum overflows float64: divide them all by the same number")
+    return total
+
+
+def subtract(rows: Array, point: Floats, out: Array) -> None:
+    """Put rows less a point into ``out``: in its precision where it holds the rows exactly, else in float64, rounded at the end."""
+    dtype = out.dtype if np.can_cast(rows.dtype, out.dtype) else np.dtype(np.float64)
+    np.subtract(rows, point.astype(dtype), out=out, dtype=dtype, casting="same_kind")
 
 
 class Shift(NamedTuple):

@@ -260,6 +260,7 @@ class Missing(Statistic):
     """
 
     tolerance = 1e-11
+    allows_nan = True
 
     def __init__(self, W: Floats, mean: Floats, noise: float | Floats) -> None:
         self.W, self.mean, self.noise = W, mean, noise
@@ -411,6 +412,7 @@ class ObservedMoments(Statistic):
     """
 
     tolerance = 1e-12
+    allows_nan = True
 
     def __init__(self, n_features: int) -> None:
         self.counts: Floats = np.zeros(n_features)

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca import buffers
+from streampca.errors import UsageError
 from streampca.statistics.base import Array, Floats, Statistic, refuse_nonfinite
+from streampca.statistics.centre import check_sum, subtract
 from streampca.statistics.scatter import Precision
 
 _STRIP_BYTES = 8 * 2**20
@@ -102,24 +104,31 @@ class Products(Statistic):
 
     def blueprint(self) -> Callable[[], Self]:  # noqa: D102
         sums: Any = self._sums.dtype.name
-        basis: Any = self._basis
-        return partial(type(self), basis, self._pivot, None if self._unscaled else self._scale, self.precision, sums)
+        return partial(type(self), self._constant_basis(), self._pivot, None if self._unscaled else self._scale, self.precision, sums)
 
     def update(self, block: Array, weights: Floats | None = None) -> None:  # noqa: D102
-        height = strip_rows(self.n_features, self.precision)
+        basis, height = self._constant_basis(), strip_rows(self.n_features, self.precision)
+        if weights is not None:
+            check_sum(weights)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for start in range(0, len(block), height):
                 rows = slice(start, start + height)
-                if not self._add_strip(block[rows], None if weights is None else weights[rows]):
+                if not self._add_strip(block[rows], basis, None if weights is None else weights[rows]):
                     refuse_nonfinite(block)
 
-    def _add_strip(self, strip: Array, weights: Floats | None) -> bool:
+    def _constant_basis(self) -> Array:
+        """Return the basis, which a restored statistic does not have."""
+        if self._basis is None:
+            raise UsageError("restored products can be merged and read, but their basis was not stored: more rows cannot be added")
+        return self._basis
+
+    def _add_strip(self, strip: Array, basis: Array, weights: Floats | None) -> bool:
         """Fold in a few rows; return whether their sums are finite."""
         shifted = self._shifted(strip)
         squares = np.einsum("ij,ij->i", shifted, shifted)
         if not np.isfinite(squares).all():
             return False
-        scores = np.dot(shifted, self._basis)  # type: ignore[arg-type]
+        scores = shifted @ basis
         each: Array = np.ones(len(strip), shifted.dtype)
         if weights is not None:
             each = weights.astype(shifted.dtype)
@@ -141,8 +150,7 @@ class Products(Statistic):
         if self._buffer is None:
             self._buffer = buffers.borrow(strip_rows(self.n_features, self.precision) * self.n_features * dtype.itemsize)
         shifted = self._buffer[: strip.size * dtype.itemsize].view(dtype).reshape(strip.shape)
-        narrow = np.can_cast(strip.dtype, dtype)
-        np.subtract(strip, self._pivot.astype(dtype) if narrow else self._pivot, out=shifted, casting="same_kind")
+        subtract(strip, self._pivot, shifted)
         if not self._unscaled:
             shifted /= self._scale.astype(dtype)
         return shifted

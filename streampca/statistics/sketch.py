@@ -17,7 +17,7 @@ from scipy import linalg
 
 from streampca import buffers
 from streampca.statistics.base import Array, Floats, Statistic, refuse_nonfinite
-from streampca.statistics.centre import Centre
+from streampca.statistics.centre import Centre, check_sum, subtract
 from streampca.statistics.scatter import Precision
 
 _PANEL_BYTES = 2**20
@@ -109,10 +109,11 @@ class Sketch(Statistic):
 
     def _centre_strip(self, strip: Array, weights: Floats | None, out: Array) -> Centre:
         """Put the strip into ``out``: centred on its mean, scaled, times the roots of the weights. Return its centre."""
-        pivot = self._pivot(strip).astype(self.precision).astype(np.float64)
-        narrow = np.can_cast(strip.dtype, out.dtype)
-        np.subtract(strip, pivot.astype(out.dtype) if narrow else pivot, out=out, casting="same_kind")
-        count = float(len(strip)) if weights is None else float(weights.sum())
+        pivot = self._pivot(strip, weights)
+        if np.can_cast(strip.dtype, out.dtype):
+            pivot = pivot.astype(out.dtype).astype(np.float64)  # what is subtracted, to the last bit
+        subtract(strip, pivot, out)
+        count = float(len(strip)) if weights is None else check_sum(weights)
         offset = (np.ones(len(strip)) if weights is None else weights).astype(out.dtype) @ out / count
         out -= offset
         if self._scale is not None:
@@ -122,11 +123,14 @@ class Sketch(Statistic):
         rows = len(strip) if weights is None else int(np.count_nonzero(weights))
         return Centre(count, pivot, offset.astype(np.float64), rows)
 
-    def _pivot(self, strip: Array) -> Floats:
-        """Return a point near the rows: the mean so far, at first that of a few rows (exact for constant columns)."""
+    def _pivot(self, strip: Array, weights: Floats | None) -> Floats:
+        """Return a point near the rows: the mean so far, at first the heaviest row or the mean of a few (exact for constant columns)."""
         if self.centre.count:
             return self.centre.mean
-        few = strip[:: -(-len(strip) // _PIVOT_ROWS)].astype(np.float64)
+        if weights is not None:
+            heaviest: Floats = strip[np.argmax(weights)].astype(np.float64)
+            return heaviest
+        few = strip[:: -(-len(strip) // _PIVOT_ROWS)].astype(np.float64, order="C")
         first = few[0].copy()
         few -= first
         mean: Floats = first + few.mean(axis=0)
@@ -146,11 +150,11 @@ class Sketch(Statistic):
     def merge(self, other: Self) -> None:  # noqa: D102
         if other.centre.count == 0:
             return
-        rows = other.rows[: other._used]
+        rows, empty = other.rows[: other._used], self.centre.count == 0
         stack, first = self._enter_stack(), self._used
         stack[first : first + len(rows)] = rows
         self.squares += other.squares
-        if first == 0:
+        if empty:  # one row, which has no variance, is not: its mean counts
             self._used = len(rows)
             stack[self._used : self._rank] = 0
             self.centre.join(other.centre)
@@ -212,15 +216,18 @@ class Sketch(Statistic):
 
 def fold(stack: Array, rank: int) -> int:
     """Replace the first rows of a stack by the best ``rank`` rows for its scatter; return how many are not zero."""
-    values, vectors = linalg.eigh(row_products(stack, stack), check_finite=False, overwrite_a=True, driver="evd")
-    least = len(stack) * np.finfo(stack.dtype).eps * max(values[-1], 0.0)
-    kept = min(rank, int(np.count_nonzero(values > least)))
-    turn = np.ascontiguousarray(vectors[:, ::-1][:, :kept].T, stack.dtype)
+    _, vectors = linalg.eigh(row_products(stack, stack), check_finite=False, overwrite_a=True, driver="evd")
+    turn = np.ascontiguousarray(vectors[:, ::-1][:, :rank].T, stack.dtype)
+    squares = np.zeros(len(turn))
     panel = _panel(len(stack))
     for start in range(0, stack.shape[1], panel):
         columns = slice(start, start + panel)
-        stack[:kept, columns] = turn @ stack[:, columns]
-    return kept
+        turned = turn @ stack[:, columns]
+        squares += np.einsum("ij,ij->i", turned, turned)
+        stack[: len(turn), columns] = turned
+    # Small rows are what the turn left of them, not what their eigenvalues say, which only know the rounding of the largest.
+    least = len(stack) * (4 * np.finfo(stack.dtype).eps) ** 2 * squares.max(initial=0.0)
+    return int(np.flatnonzero(squares > least).max(initial=-1)) + 1
 
 
 def row_products(left: Array, right: Array) -> Floats:

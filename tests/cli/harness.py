@@ -79,6 +79,11 @@ def listing(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.lstat().st_size if path.is_file() else -1 for path in sorted(folder.rglob("*"))}
 
 
+def visible(folder: Path) -> dict[str, int]:
+    """Return the same without what is hidden: what an interrupted run keeps to go on with."""
+    return {name: size for name, size in listing(folder).items() if not any(part.startswith(".") for part in Path(name).parts)}
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -15,7 +15,7 @@ import yaml
 import streampca as sp
 from tests.cli.harness import listing, run, run_here, table, write_h5
 
-COMMANDS = ("run", "plan", "fit", "transform", "inspect")
+COMMANDS = ("run", "plan", "fit", "transform", "update", "subtract", "merge", "inspect")
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d pass (scatter|scores): .+")
 
 
@@ -106,7 +106,7 @@ def test_fit_as_json(work: Path) -> None:
     assert (summary["components"], summary["passes"], summary["warnings"]) == (wanted.n_components_, 1, [])
     assert summary["variance_kept"] == pytest.approx(wanted.explained_variance_ratio_.sum())
     np.testing.assert_allclose(summary["explained_variance_ratio"], wanted.explained_variance_ratio_)
-    assert summary["output"] == {"model": "m.zarr", "scores": "z.npy", "overwrite": False}
+    assert summary["output"] == {"model": "m.zarr", "scores": "z.npy", "report": None, "overwrite": False}
     assert summary["bytes_decoded"] == 400 * 8 * 8
     assert summary["bytes_stored"] > 0
     assert summary["peak_memory"] > 0
@@ -119,7 +119,7 @@ def test_run_and_overrides(work: Path, here: Any) -> None:
     done = run("run", "job.yaml", "--set", "method.n_components=4", "--set", "output.scores=out/z.npy", "--json", cwd=work)
     assert done.returncode == 0, done.stderr
     assert read_json(done.stdout)["components"] == 4
-    assert sorted(each.name for each in (work / "out").iterdir()) == ["m.zarr", "z.npy"]
+    assert sorted(each.name for each in (work / "out").iterdir()) == ["m.zarr", "m.zarr.manifest.json", "z.npy"]
     again = here("run", "job.yaml")
     assert again.code == 73
     assert "m.zarr exists already" in again.stderr

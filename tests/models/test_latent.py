@@ -243,7 +243,7 @@ def test_arrays_hold_everything(per_feature: bool) -> None:
         ("W", np.ones(3)),
         ("W", np.ones((5, 2))),
         ("mean", np.ones(5)),
-        ("mean", np.full(6, np.nan)),
+        ("mean", np.full(6, np.inf)),
         ("noise", np.ones(5)),
         ("noise", np.array(-1.0)),
         ("noise", np.array(np.inf)),

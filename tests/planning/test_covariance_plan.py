@@ -236,7 +236,7 @@ def test_a_typing_error_names_what_was_meant(option: Any, near: str) -> None:
 
 def test_an_unknown_precision() -> None:
     with pytest.raises(UsageError, match="precision must be"):
-        sp.plan(np.zeros((9, 3)), precision="float16")  # type: ignore[arg-type]
+        sp.plan(np.zeros((9, 3)), precision="float16")
 
 
 def test_the_default_budget_is_a_part_of_the_machine() -> None:

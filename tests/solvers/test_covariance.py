@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from streampca.errors import DataError
 from streampca.planning.covariance import FULL_SPECTRUM_LIMIT, kept_vectors
+from streampca.solvers.choice import count_components, known_spectrum
 from streampca.solvers.covariance import column_scales, eigenpairs, model_of, solve
-from streampca.solvers.spectrum import Options, Spectrum, count_components, fix_signs
+from streampca.solvers.spectrum import Options, fix_signs
 from streampca.statistics import Scatter
 
 
@@ -51,6 +52,11 @@ def test_signs_do_not_depend_on_the_signs_given() -> None:
 # --- how many components ---------------------------------------------------------------------------------------
 
 
+def count(variances: np.ndarray, wanted: Any, limit: int) -> int:
+    d = len(variances)
+    return count_components(known_spectrum(variances, d + 1, d + 1.0, d, float(variances.sum())), wanted, limit)
+
+
 def scikit_learns_rule(variances: np.ndarray, fraction: float) -> int:
     """Return the number as in sklearn.decomposition.PCA._fit_full."""
     ratio_cumsum = np.cumsum(variances / variances.sum())
@@ -62,23 +68,21 @@ def scikit_learns_rule(variances: np.ndarray, fraction: float) -> int:
     fraction=st.floats(0.001, 0.999),
 )
 def test_a_fraction_follows_scikit_learns_rule(variances: np.ndarray, fraction: float) -> None:
-    spectrum = Spectrum(variances, np.eye(len(variances)), float(variances.sum()))
     edge = np.abs(np.cumsum(variances) / variances.sum() - fraction).min() < 1e-12  # there, rounding decides
     if not edge:
-        assert count_components(spectrum, fraction, len(variances)) == min(scikit_learns_rule(variances, fraction), len(variances))
+        assert count(variances, fraction, len(variances)) == min(scikit_learns_rule(variances, fraction), len(variances))
 
 
 def test_exact_ties_need_more_than_the_fraction() -> None:
-    spectrum = Spectrum(np.ones(4), np.eye(4), 4.0)
-    assert [count_components(spectrum, part, 4) for part in (0.2, 0.25, 0.3, 0.5, 0.75, 0.99)] == [1, 2, 2, 3, 4, 4]
+    assert [count(np.ones(4), part, 4) for part in (0.2, 0.25, 0.3, 0.5, 0.75, 0.99)] == [1, 2, 2, 3, 4, 4]
 
 
 def test_numbers_are_taken_as_they_are() -> None:
-    spectrum = Spectrum(np.array([3.0, 0.0]), np.eye(2), 3.0)
-    assert count_components(spectrum, None, 2) == 2
-    assert count_components(spectrum, 1, 2) == 1
-    assert count_components(spectrum, 0.999999, 2) == 1
-    assert count_components(Spectrum(np.zeros(2), np.eye(2), 0.0), 0.5, 2) == 1
+    variances = np.array([3.0, 0.0])
+    assert count(variances, None, 2) == 2
+    assert count(variances, 1, 2) == 1
+    assert count(variances, 0.999999, 2) == 1
+    assert count(np.zeros(2), 0.5, 2) == 1
 
 
 # --- eigenpairs ------------------------------------------------------------------------------------------------

@@ -322,6 +322,30 @@ def test_expanding_parameters_takes_fewer_iterations_to_the_same_maximum() -> No
     assert fast.loglike[-1] == pytest.approx(plain.loglike[-1], rel=1e-6)
 
 
+# Log-likelihoods and imputation errors (root mean square) of ppca_rs 0.5.1, from the same start, after 1, 2, 3, 5 and 10 iterations.
+PEER = {
+    0.05: ([-45078.54, -31940.05, -29904.85, -29833.34, -29791.25], [0.75182, 0.72838, 0.72770, 0.72764, 0.72765]),
+    0.2: ([-38095.76, -27875.90, -25647.49, -25544.90, -25526.37], [0.84821, 0.75416, 0.75261, 0.75258, 0.75257]),
+    0.5: ([-24591.05, -20604.14, -17771.58, -17078.86, -17060.71], [1.47974, 0.89405, 0.80919, 0.79883, 0.79849]),
+}
+
+
+@pytest.mark.parametrize("share", PEER)
+def test_after_as_many_iterations_the_likelihood_is_above_a_peers(share: float) -> None:
+    rng = np.random.default_rng(7)
+    W = rng.normal(size=(30, 3)) * np.array([2, 1.5, 1])
+    X = rng.normal(size=(800, 3)) @ W.T + 0.7 * rng.normal(size=(800, 30)) + 3
+    holes = X.copy()
+    holes[rng.random(X.shape) < share] = np.nan
+    start = Parameters(rng.normal(size=(30, 3)), np.nanmean(holes, axis=0), 1.0)
+    model = em_missing(Loop(holes), 30, 3, start=start, tol=0.0, max_iter=10)
+    theirs, errors = PEER[share]
+    iterations = np.minimum([1, 2, 3, 5, 10], len(model.loglike) - 1)
+    assert (model.loglike[iterations] > theirs).all()
+    error = np.sqrt(np.mean((model.impute(holes) - X)[np.isnan(holes)] ** 2))
+    assert error == pytest.approx(errors[-1], rel=2e-3)  # both are at the maximum, or close
+
+
 @pytest.mark.parametrize("per_feature", [False, True])
 def test_the_maximum_is_stationary(per_feature: bool) -> None:
     X = with_holes(rows(200, 6, 2), 0.3)

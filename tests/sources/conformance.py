@@ -126,7 +126,7 @@ class SourceTests:
         if pid == 0:
             same = False
             try:
-                same = bool(np.array_equal(source.read(slice(None)), case.expected))
+                same = bool(np.array_equal(source.read(slice(None)), case.expected, equal_nan=True))
             finally:
                 os._exit(0 if same else 1)
         np.testing.assert_array_equal(source.read(slice(None)), case.expected)
@@ -138,7 +138,7 @@ class SourceTests:
 
         def read(cut: tuple[int, int]) -> bool:
             out = np.empty((3, source.info.n_features), source.info.dtype)
-            return bool(np.array_equal(source.read(slice(*cut), out), case.expected[slice(*cut)]))
+            return bool(np.array_equal(source.read(slice(*cut), out), case.expected[slice(*cut)], equal_nan=True))
 
         with ThreadPoolExecutor(4) as pool:
             assert all(pool.map(read, cuts))

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks.cases import fit, growth, peers, profile, transform
+from benchmarks.cases import fit, growth, kernel, missing, peers, profile, selection, spectrum, transform, wide
 
-CASES = {"fit": fit, "peers": peers, "transform": transform, "growth": growth, "profile": profile}  # profile last: it ends the document
+CASES = {
+    "fit": fit,
+    "peers": peers,
+    "transform": transform,
+    "growth": growth,
+    "wide": wide,
+    "spectrum": spectrum,
+    "missing": missing,
+    "kernel": kernel,
+    "selection": selection,
+    "profile": profile,  # last: it ends the document
+}

@@ -1,7 +1,8 @@
 """Runners: each is a function that imports and opens what it needs and returns the work to be timed.
 
 The work returns a dictionary (or None) with any of ``singular_values`` (or a function that reads them back), ``components``, ``passes``,
-``detail``. Modules are imported when they are needed, so that no process carries the libraries of another runner.
+``estimated_error`` (1 - MEV), ``iteration_seconds``, ``detail`` (a text, or a function that finds it). Modules are imported when they are
+needed, so that no process carries the libraries of another runner.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ RUNNERS = {
     "dask-ml-randomized": "lazy:dask_ml_randomized",
     "dask-svd-compressed": "lazy:svd_compressed",
     "dask-gram": "lazy:gram",
+    "streampca-missing": "latent:ours",
+    "ppca-rs": "latent:ppca_rs",
+    "streampca-kernel": "kernel:ours",
+    "sklearn-kernel": "kernel:sklearn",
+    "kernel-block": "kernel:block",
+    "selection": "selection:run",
 }
 
 

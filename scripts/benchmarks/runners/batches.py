@@ -13,21 +13,21 @@ COPIES = 3  # of the table, that scikit-learn's PCA may hold
 
 
 def sklearn_pca(task: Task) -> Work:
-    """scikit-learn's PCA of the whole table in memory, where there is room for it."""
+    """scikit-learn's PCA of the whole table in memory, where there is room for it, with the options as parameters."""
     from sklearn.decomposition import PCA
 
     array = open_array(task)
     needed, available = COPIES * task.data.n_rows * task.data.row_bytes, meter.available_memory()
     if available is not None and needed > available:
         raise MemoryError(f"it needs about {needed >> 20} MiB, and {available >> 20} MiB are free")
-    return lambda: _answer(PCA(task.data.k).fit(array[:]))
+    return lambda: _answer(PCA(task.data.k, **task.options).fit(array[:]))
 
 
 def sklearn_incremental(task: Task) -> Work:
-    """scikit-learn's IncrementalPCA, in batches of five times the columns, its own default."""
+    """scikit-learn's IncrementalPCA, in batches of five times the columns, its own default, or of the rows that the options say."""
     from sklearn.decomposition import IncrementalPCA
 
-    return _by_batches(task, IncrementalPCA(task.data.k), 5 * task.data.n_features)
+    return _by_batches(task, IncrementalPCA(task.data.k), task.options.get("batch_rows", 5 * task.data.n_features))
 
 
 def onedal_incremental(task: Task) -> Work:

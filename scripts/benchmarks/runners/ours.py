@@ -16,16 +16,17 @@ MEMORY = "1GiB"
 
 
 def fit(task: Task) -> Work:
-    """Fit a path. It is opened once before, as those of the peers are; fit opens it again, on the clock."""
+    """Fit a path, with the options as parameters. It is opened once before, as the peers do; fit opens it again, on the clock."""
     _import_all(task)
 
     def work() -> dict[str, Any]:
-        pca = sp.PCA(task.data.k, memory=MEMORY).fit(task.path)
+        pca = sp.PCA(task.data.k, memory=MEMORY, **task.options).fit(task.path)
         return {
             "singular_values": pca.singular_values_,
             "components": pca.components_,
             "passes": pca.n_passes_,
-            "detail": f"{pca.plan_.workers} workers, {pca.plan_.precision}",
+            "estimated_error": float(pca.accuracy_["subspace_error"]),
+            "detail": f"{pca.solver_}, {pca.plan_.workers} workers, {pca.plan_.precision}",
         }
 
     return work

@@ -20,7 +20,7 @@ from benchmarks.task import Task
 
 TIMED = {
     "opening": "streampca.estimators.pca:PCA._open",
-    "planning": "streampca.estimators.pca:PCA._plan",
+    "planning": "streampca.estimators.pca:PCA.plan_for",
     "checking that the file is unchanged": "streampca.sources.base:Source.check_unchanged",
     "reading and decoding": "streampca.sources.base:Source.read",
     "updates": "streampca.statistics.scatter:Scatter.update",
