@@ -117,7 +117,7 @@ CASES = {
     ),
     "k = 0": Case("fit x.h5 -k 0 --model new.zarr", USAGE, "n_components=0 must be between 1 and"),
     "k = -1": Case("fit x.h5 -k -1 --model new.zarr", USAGE, "n_components=-1 must be between 1 and"),
-    "k = ten": Case("fit x.h5 -k ten --model new.zarr", USAGE, "n_components must be None, an integer .* or a fraction .*, not 'ten'"),
+    "k = ten": Case("fit x.h5 -k ten --model new.zarr", USAGE, "n_components must be None, an integer .*, or one of 'mle', .*, not 'ten'"),
     "fraction 1.5": Case(
         "fit x.h5 -k 1.5 --model new.zarr", USAGE, r"n_components=1\.5 is not a fraction of variance in \(0, 1\): write an integer"
     ),

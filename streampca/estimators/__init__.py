@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from streampca.errors import DataError
@@ -66,7 +67,8 @@ def plan(
     dataset: str | None = None,
     samples_axis: int = 0,
     weights: Any = None,
-    **parameters: Any,
+    parameters: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Plan:
     """Return what a fit would do, without reading the data.
 
@@ -84,7 +86,9 @@ def plan(
         Whether the scores are to be written as well (one more pass).
     dataset, samples_axis, weights
         As in ``open_source``.
-    **parameters
+    parameters : mapping, optional
+        Parameters of the estimator, for one whose name is taken here: ``{"method": "exact"}``.
+    **more
         Any other parameter of the estimator, such as ``solver``.
 
     Examples
@@ -94,4 +98,4 @@ def plan(
     1
     """
     opening = {"dataset": dataset, "samples_axis": samples_axis, "weights": weights}
-    return plan_with_methods(METHODS, source, method, n_components, memory, scores, opening, parameters)
+    return plan_with_methods(METHODS, source, method, n_components, memory, scores, opening, {**(parameters or {}), **more})

@@ -119,7 +119,10 @@ def _directions(model: Any) -> tuple[Floats, Floats]:
         lengths = np.linalg.norm(W, axis=0)
         noise = float(np.mean(getattr(model, "noise_variance_", 0.0)))
         return (W / np.where(lengths > 0, lengths, 1.0)).T, lengths**2 + noise
-    raise UsageError(f"{type(model).__name__} has no components to draw: fit it first, or load a fitted model with streampca.load")
+    name = type(model).__name__
+    if hasattr(model, "n_components_"):
+        raise UsageError(f"{name} has no components in the features, and so none to draw: reports are for pca, ppca, fa and spca")
+    raise UsageError(f"{name} has no components to draw: fit it first, or load a fitted model with streampca.load")
 
 
 def _total(model: Any, inner: Any, variances: Floats) -> float:
