@@ -95,6 +95,14 @@ def test_kernel_is_compared_with_the_floor(tmp_path):
     assert all(row["ratio_to_floor"] > 0 for row in rows)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "lines"), [("nightly", 7), ("sparse", 4), ("ppca", 5)])
+def test_every_line_of_the_other_cases_runs(tmp_path, case, lines):
+    rows = bench(tmp_path, "--case", case)["cases"][case]["rows"]
+    assert [row["failure"] for row in rows] == [None] * lines
+    assert all(row["details"] for row in rows if row["who"] != "streampca")
+
+
 def test_selection_asks_every_criterion(tmp_path):
     cells = bench(tmp_path, "--case", "selection")["cases"]["selection"]["cells"]
     assert [cell["strength"] for cell in cells] == [1, 1.5, 2, 4, 16] * 2

@@ -39,6 +39,9 @@ class Size:
     missing: tuple[Shape, ...]
     kernel: Shape
     n_landmarks: int
+    night: int  # rows that come in a night
+    sparse: Shape
+    latent: Shape  # of probabilistic PCA without missing entries
     selection: tuple[Shape, ...]  # k is the true rank
     trials: int
 
@@ -52,6 +55,9 @@ SIZES = {
         missing=(Shape(500, 20, 3),),
         kernel=Shape(2_000, 5, 4),
         n_landmarks=50,
+        night=100,
+        sparse=Shape(500, 40, 3),
+        latent=Shape(800, 20, 3),
         selection=(Shape(100, 10, 2), Shape(20, 40, 2)),
         trials=3,
     ),
@@ -63,6 +69,9 @@ SIZES = {
         missing=(Shape(5_000, 200, 10), Shape(20_000, 200, 10)),
         kernel=Shape(50_000, 50, 20),
         n_landmarks=300,
+        night=1_000,
+        sparse=Shape(5_000, 200, 5),
+        latent=Shape(20_000, 100, 10),
         selection=(Shape(1_000, 50, 5), Shape(500, 200, 5), Shape(100, 400, 5)),
         trials=20,
     ),
@@ -74,6 +83,9 @@ SIZES = {
         missing=(Shape(50_000, 200, 10), Shape(500_000, 200, 10)),
         kernel=Shape(1_000_000, 50, 20),
         n_landmarks=1_000,
+        night=10_000,
+        sparse=Shape(100_000, 500, 10),
+        latent=Shape(100_000, 200, 10),
         selection=(Shape(1_000, 50, 5), Shape(10_000, 50, 5), Shape(1_000, 500, 5), Shape(200, 1_000, 5)),
         trials=50,
     ),

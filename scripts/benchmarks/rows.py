@@ -19,6 +19,7 @@ LARGEST, NOISE = 10.0, 0.1
 GROUP = 4  # groups of equal eigenvalues up to the last component asked for
 SLAB = 512  # columns that are mixed at a time
 MISSING = 0.2
+SPARSE_WIDTH = 10  # columns of a sparse component
 
 Rows = Iterator[np.ndarray]
 
@@ -29,19 +30,47 @@ def low_rank(data: Dataset) -> Rows:
     return _factors(data, LARGEST * DECAY ** np.arange(rank), max(2**23 // data.row_bytes, 1))
 
 
+def night(data: Dataset) -> Rows:
+    """More rows of the same kind and directions."""
+    rank = min(RANK, data.n_features)
+    return _factors(data, LARGEST * DECAY ** np.arange(rank), max(2**23 // data.row_bytes, 1), np.random.default_rng(1))
+
+
+def sparse(data: Dataset) -> Rows:
+    """k components of few columns each, none in common, + noise + a mean."""
+    rng = np.random.default_rng(0)
+    loadings = np.zeros((data.k, data.n_features), np.float32)
+    for i, deviation in enumerate(np.linspace(3, 1.5, data.k)):
+        loadings[i, sparse_columns(data, i)] = deviation / np.sqrt(SPARSE_WIDTH)
+    mean = rng.standard_normal(data.n_features, dtype=np.float32)
+    for _ in range(0, data.n_rows, data.block_rows):
+        x = rng.standard_normal((data.block_rows, data.n_features), dtype=np.float32)
+        x *= np.float32(0.5)
+        x += rng.standard_normal((len(x), data.k), dtype=np.float32) @ loadings
+        x += mean
+        yield x
+
+
+def sparse_columns(data: Dataset, component: int) -> slice:
+    """Return the columns of a planted sparse component."""
+    return slice(component * SPARSE_WIDTH, min((component + 1) * SPARSE_WIDTH, data.n_features))
+
+
 def wide(data: Dataset) -> Rows:
     """Slowly decaying directions + noise + a mean: no gap after any component."""
     rank = min(WIDE_RANK, data.n_rows // 2, data.n_features // 2)
     return _factors(data, LARGEST * WIDE_DECAY ** -np.linspace(0, 1, rank), 8 * data.chunk_rows)
 
 
-def _factors(data: Dataset, deviations: np.ndarray, height: int) -> Rows:
+def _factors(data: Dataset, deviations: np.ndarray, height: int, drawn: np.random.Generator | None = None) -> Rows:
+    """Yield rows of so many directions; ``drawn`` draws other rows with the same directions and mean."""
     rng = np.random.default_rng(0)
     rank = len(deviations)
     directions, _ = np.linalg.qr(rng.standard_normal((data.n_features, rank)))
     loadings = (directions * deviations).T.astype(np.float32)
     del directions
     mean = rng.standard_normal(data.n_features, dtype=np.float32)
+    rng = drawn or rng
     for _ in range(0, data.n_rows, height):
         x = rng.standard_normal((height, data.n_features), dtype=np.float32)
         x *= np.float32(NOISE)
@@ -127,6 +156,8 @@ def clusters(data: Dataset) -> Rows:
 
 KINDS: dict[str, Callable[[Dataset], Rows]] = {
     "low-rank": low_rank,
+    "night": night,
+    "sparse": sparse,
     "wide": wide,
     "power-0.3": partial(power, 0.3),
     "power-0.5": partial(power, 0.5),

@@ -1,14 +1,13 @@
-"""Which inputs are lazy (paths, sources, Dask arrays), and how they are opened; anything else goes to scikit-learn's checks."""
+"""Which inputs are lazy (paths, stored arrays, sources, Dask arrays), and how they are opened; the rest goes to scikit-learn's checks."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from streampca.sources import open_array, open_source
+from streampca.sources import is_stored, open_array, open_source
 from streampca.sources.base import Array, Source
 
 
@@ -19,7 +18,7 @@ def is_dask_array(X: Any) -> bool:
 
 def is_lazy(X: Any) -> bool:
     """Return whether X is read block by block rather than held in memory."""
-    return isinstance(X, (str, os.PathLike, Source)) or is_dask_array(X)
+    return is_stored(X) or is_dask_array(X)
 
 
 def as_source(X: Any) -> Source:

@@ -38,6 +38,7 @@ __all__ = [
     "SourceInfo",
     "Weighted",
     "WithNames",
+    "is_stored",
     "open_array",
     "open_source",
 ]
@@ -153,6 +154,17 @@ def open_array(
 # ------------------------------------------------------------------------------------------ objects
 
 
+def is_stored(data: Any) -> bool:
+    """Return whether data is a path, several, a source, or an open h5py dataset or Zarr array: read block by block, not held in memory.
+
+    >>> is_stored(["a.h5", "b.h5"]), is_stored([[1.0, 2.0]])
+    (True, False)
+    """
+    if isinstance(data, (str, os.PathLike, Source)) or _is_list_of_files(data):
+        return True
+    return _comes_from(data, "h5py") or (_comes_from(data, "zarr") and _folder_of(data) is not None)
+
+
 def _open(data: Any, dataset: str | None, samples_axis: int) -> Source:
     if isinstance(data, (str, os.PathLike)):
         return _only_tables(_open_text(os.fspath(data), dataset, samples_axis))
@@ -195,10 +207,16 @@ def _open_stored_object(data: Any, samples_axis: int) -> Source:
     """Open an h5py dataset or Zarr array by the place it is stored at, so that it can be read in any process."""
     if hasattr(data, "file") and hasattr(data, "shape"):
         return _hdf5(files.absolute(data.file.filename), data.name, samples_axis)
-    root = getattr(getattr(data, "store", None), "root", None)
-    if isinstance(root, Path):
-        return _zarr(files.absolute(root), data.path or None, samples_axis)
+    folder = _folder_of(data)
+    if folder is not None:
+        return _zarr(files.absolute(folder), data.path or None, samples_axis)
     raise UsageError(f"cannot tell where {data!r} is stored: give its path or URL instead")
+
+
+def _folder_of(array: Any) -> Path | None:
+    """Return the local folder of a Zarr array's store, if it has one."""
+    root = getattr(getattr(array, "store", None), "root", None)
+    return root if isinstance(root, Path) else None
 
 
 def _viewed(source: Source, columns: ColumnsLike | None, rows: RowsLike | None, feature_names: Sequence[str] | None) -> Source:

@@ -10,6 +10,7 @@ import dask.array as da
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 import streampca as sp
 from streampca import PCA
@@ -198,3 +199,23 @@ def test_a_cluster_gives_the_same_bits(tmp_path: Path, two_processes: Any) -> No
     with two_processes.as_current():
         np.testing.assert_allclose(here.transform(path).compute(), here.transform(X), atol=1e-12)
         assert here.score(path) == pytest.approx(here.score(X))
+
+
+def test_stored_arrays_and_lists_of_paths_are_read_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open h5py dataset or Zarr array is not loaded into memory, as NumPy would."""
+    X = data()
+    path = write_h5(tmp_path / "x.h5", X)
+    stored = zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(64, 6))
+    monkeypatch.setattr(PCA, "_checked", lambda *_, **__: pytest.fail("taken as an array in memory"))
+    wanted = PCA(3).fit(path)
+    with h5py.File(path) as file:
+        for each in (file["X"], stored, [path], (Path(path),)):
+            ours = PCA(3).fit(each)
+            np.testing.assert_allclose(ours.components_, wanted.components_, atol=1e-12)
+            np.testing.assert_allclose(ours.transform(each).compute(), wanted.transform(path).compute(), atol=1e-12)
+    assert PCA(3).fit([path, path]).n_samples_ == 2 * len(X)
+
+
+def test_a_zarr_array_in_memory_is_an_array() -> None:
+    X = data()
+    np.testing.assert_array_equal(PCA(3).fit(zarr.array(X)).components_, PCA(3).fit(X).components_)

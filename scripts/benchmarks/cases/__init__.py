@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.cases import fit, growth, kernel, missing, peers, profile, selection, spectrum, transform, wide
+from benchmarks.cases import fit, growth, kernel, latent, missing, nightly, peers, profile, selection, sparse, spectrum, transform, wide
 
 CASES = {
     "fit": fit,
@@ -11,8 +11,11 @@ CASES = {
     "growth": growth,
     "wide": wide,
     "spectrum": spectrum,
+    "ppca": latent,
     "missing": missing,
     "kernel": kernel,
+    "nightly": nightly,
     "selection": selection,
+    "sparse": sparse,
     "profile": profile,  # last: it ends the document
 }

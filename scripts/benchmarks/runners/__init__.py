@@ -41,6 +41,14 @@ RUNNERS = {
     "sklearn-kernel": "kernel:sklearn",
     "kernel-block": "kernel:block",
     "selection": "selection:run",
+    "nightly-fit": "nightly:fit",
+    "nightly-update": "nightly:update",
+    "job": "nightly:job",
+    "streampca-sparse": "sparse:ours",
+    "sklearn-sparse": "sparse:sklearn",
+    "sklearn-sparse-batches": "sparse:sklearn_batches",
+    "streampca-latent": "latent:complete",
+    "sklearn-latent": "latent:sklearn",
 }
 
 

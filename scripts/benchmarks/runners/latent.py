@@ -48,3 +48,32 @@ def ppca_rs(task: Task) -> Work:
         return {"iteration_seconds": each, "detail": lambda: f"log-likelihood of a row {model.llk(rows) / len(rows):.2f}"}
 
     return work
+
+
+def complete(task: Task) -> Work:
+    """Fit a path without missing entries, and score it."""
+    import streampca as sp
+
+    sp.open_source(task.path)
+    estimator = {"ppca": sp.ProbabilisticPCA, "fa": sp.FactorAnalysis}[task.options["method"]]
+    estimator(1).fit(np.eye(3))
+
+    def work() -> dict[str, Any]:
+        model = estimator(task.data.k, memory=MEMORY, **task.options.get("parameters", {})).fit(task.path)
+        return {"passes": model.n_passes_, "detail": f"log-likelihood of a row {model.score(task.path):.4f}"}
+
+    return work
+
+
+def sklearn(task: Task) -> Work:
+    """Read the file, fit and score in memory."""
+    from sklearn.decomposition import PCA, FactorAnalysis
+
+    array = open_array(task)
+    model = {"ppca": PCA, "fa": FactorAnalysis}[task.options["method"]](task.data.k)
+
+    def work() -> dict[str, Any]:
+        rows = array[:]
+        return {"detail": f"log-likelihood of a row {model.fit(rows).score(rows):.4f}"}
+
+    return work

@@ -17,7 +17,7 @@ MEMORY = "1GiB"
 
 def fit(task: Task) -> Work:
     """Fit a path, with the options as parameters. It is opened once before, as the peers do; fit opens it again, on the clock."""
-    _import_all(task)
+    import_all(task)
 
     def work() -> dict[str, Any]:
         pca = sp.PCA(task.data.k, memory=MEMORY, **task.options).fit(task.path)
@@ -40,7 +40,7 @@ def save(task: Task) -> Work:
 def transform(task: Task) -> Work:
     """Write the scores of a path to Zarr."""
     pca = sp.load(task.options["model"])
-    _import_all(task)
+    import_all(task)
     out = Path(task.options["out"])
     shutil.rmtree(out, ignore_errors=True)
 
@@ -51,7 +51,7 @@ def transform(task: Task) -> Work:
     return work
 
 
-def _import_all(task: Task) -> None:
+def import_all(task: Task) -> None:
     """Import what the first fit would (readers, Dask's schedulers), by opening the file and fitting a few numbers."""
     sp.open_source(task.path)
     sp.PCA(1).fit(np.eye(3))
