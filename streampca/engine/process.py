@@ -5,6 +5,7 @@ Both are process-wide, begin with the first pass and end with the last, whatever
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +13,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import OpenBLASController, threadpool_limits
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from streampca import buffers
 
 _lock = threading.Lock()
 _passes = 0
-_limits: threadpool_limits | None = None
+_limits: Any = None
+_libraries: tuple[int, ThreadpoolController] | None = None  # and how many modules there were when they were looked for
 
 
 def enter_pass() -> None:
@@ -28,7 +30,7 @@ def enter_pass() -> None:
     with _lock:
         if _passes == 0:
             _take_control_of_openblas()
-            _limits = threadpool_limits(limits=1, user_api="blas")  # OpenMP's limit would be this thread's only
+            _limits = _find_libraries().limit(limits=1, user_api="blas")  # OpenMP's limit would be this thread's only
         _passes += 1
 
 
@@ -43,6 +45,15 @@ def leave_pass() -> None:
             _limits.restore_original_limits()
             _limits = None
             _take_control_of_openblas()
+
+
+def _find_libraries() -> ThreadpoolController:
+    """Return the loaded libraries, looked for again only after an import: to find them, all mappings of the process are read."""
+    global _libraries
+    count = len(sys.modules)
+    if _libraries is None or _libraries[0] != count:
+        _libraries = count, ThreadpoolController()
+    return _libraries[1]
 
 
 def _take_control_of_openblas() -> None:

@@ -25,7 +25,7 @@ from streampca.events import Observer
 from streampca.sources.base import Source
 from streampca.statistics.base import Statistic
 
-_WAVE_GROUPS = 32  # groups in one Dask graph: Dask's cost of a chain grows with the square of its length
+_WAVE_GROUPS = 16  # groups in one Dask graph: Dask's cost of a chain grows with the square of its length
 
 
 @dataclass(frozen=True)

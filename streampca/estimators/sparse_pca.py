@@ -13,9 +13,10 @@ from streampca.estimators.base import StreamingTransformer, as_component_count
 from streampca.estimators.inverse import rows_of_scores
 from streampca.models.sparse import SparseModel
 from streampca.planning import Plan, check_shape, limits_of, with_scores
-from streampca.planning.sparse import plan_sparse
-from streampca.solvers import sparse_pca
+from streampca.planning.sparse import directions_for, plan_sparse
+from streampca.solvers import sketch, sparse_pca, sparse_wide
 from streampca.solvers.sparse_pca import Effort, Penalty
+from streampca.solvers.spectrum import Options
 from streampca.sources.base import Array, Source
 from streampca.statistics.scatter import Precision
 
@@ -25,7 +26,8 @@ class SparsePCA(StreamingTransformer):
 
     The scores of the PCA are regressed on the columns with an elastic net, and rotated to match, in turn (Zou, Hastie and Tibshirani,
     2006): each component b minimises (a - b)^T S (a - b) + ridge |b|^2 + alpha |b|_1, with the covariance S and an orthonormal A. All
-    of it needs only S. Entries that are not needed are exactly zero.
+    of it needs only S. Entries that are not needed are exactly zero. Where S does not fit the memory, its leading directions, from two
+    passes, and the mean of its other variances stand for it.
 
     Parameters
     ----------
@@ -47,7 +49,7 @@ class SparsePCA(StreamingTransformer):
     memory : str or int, optional
         Memory budget of the process, such as ``"2GiB"``; a fit that cannot keep it is refused. By default half of what is free.
     random_state : int, optional
-        Taken as other estimators take it. Nothing is random here.
+        Taken as other estimators take it. Nothing that shows is random here.
 
     Attributes
     ----------
@@ -117,12 +119,23 @@ class SparsePCA(StreamingTransformer):
 
     def _fit_passes(self, engine: Engine, plan: Plan) -> None:
         penalty, effort = self._penalty(plan.n_features), self._effort()
-        precision = cast("Precision", plan.precision)
-        model = sparse_pca.solve(
-            plan.n_features, self._count(), penalty, effort, engine.run, precision=precision, standardize=bool(self.standardize)
-        )
+        precision, standardize = cast("Precision", plan.precision), bool(self.standardize)
         self.solver_ = plan.solver
+        if plan.solver == "sketch":
+            self._adopt(self._from_directions(engine, plan, penalty, effort))
+            return
+        model = sparse_pca.solve(plan.n_features, self._count(), penalty, effort, engine.run, precision=precision, standardize=standardize)
         self._adopt(model)
+
+    def _from_directions(self, engine: Engine, plan: Plan, penalty: Penalty, effort: Effort) -> SparseModel:
+        """Return the model of a table too wide for its covariance."""
+        k = cast("int", plan.n_components)
+        options = Options(min(directions_for(k), plan.n_rows, plan.n_features), standardize=bool(self.standardize))
+        precision, sums = cast("Precision", plan.precision), cast("Precision", plan.sums)
+        # One product after the sketch: the leading directions are good then, and the others only stand for what is beside them.
+        search = sketch.Effort(plan.rank or 1, precision, sums, tol=1.0, seed=self.random_state)
+        pca, _ = sketch.solve(plan.n_features, options, engine.run, search)
+        return sparse_wide.model_of(pca, k, penalty, effort)
 
     def inverse_transform(self, X: Any) -> Any:
         """Return the rows that scores stand for.

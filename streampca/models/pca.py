@@ -44,6 +44,7 @@ class PCAModel:
     whiten: bool = False
     spectrum: Floats | None = None  # all variances that the solver knows, those of the components first
     weight: float | None = None  # the sum of the rows' weights; the number of rows without
+    held_out: Floats | None = None  # mean log-likelihoods of held-out rows with 0, 1, 2, ... components, where they were chosen by these
 
     @property
     def n_components(self) -> int:
@@ -117,13 +118,13 @@ class PCAModel:
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Self:
         """Return the model that ``to_arrays`` described, after checking that its parts fit together."""
         wanted = {field.name for field in fields(cls)}
-        if not wanted - {"spectrum", "weight"} <= arrays.keys() <= wanted or arrays["components"].ndim != 2:
+        if not wanted - {"spectrum", "weight", "held_out"} <= arrays.keys() <= wanted or arrays["components"].ndim != 2:
             raise CorruptDataError(f"a model has the arrays {', '.join(sorted(wanted))}, but these are stored: {', '.join(sorted(arrays))}")
         k, d = arrays["components"].shape
         by_component = ("explained_variance", "explained_variance_ratio", "singular_values", "residuals")
         expected = {"mean": (d,), "scale": (d,), **dict.fromkeys(by_component, (k,))}
-        if "spectrum" in arrays:
-            expected["spectrum"] = (max(arrays["spectrum"].size, 1),)
+        for name in {"spectrum", "held_out"} & arrays.keys():
+            expected[name] = (max(arrays[name].size, 1),)
         for name, array in arrays.items():
             if array.shape != expected.get(name, (k, d) if name == "components" else ()) or not np.isfinite(array).all():
                 raise CorruptDataError(f"array {name!r} of the model has shape {array.shape} or entries that do not fit the others")

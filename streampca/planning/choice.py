@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from streampca.errors import MemoryBudgetError, UsageError
 from streampca.planning.covariance import FULL_SPECTRUM_LIMIT, Request, plan_covariance
-from streampca.planning.criteria import WHOLE
+from streampca.planning.criteria import HELD_OUT, WHOLE
 from streampca.planning.dual import plan_dual
 from streampca.planning.layout import chunk_reads
 from streampca.planning.plans import Plan
@@ -22,7 +22,9 @@ WIDE = 10_000  # columns, from which on the d x d eigenproblem takes longer than
 
 def plan_with(solver: str, info: SourceInfo, turned: SourceInfo | None, request: Request, limits: Limits) -> Plan:
     """Return the plan of a solver; ``turned`` is the transposed table, where there is one."""
-    if solver == "covariance":
+    if request.n_components == HELD_OUT and solver not in ("auto", "covariance"):
+        raise UsageError(f"n_components='held-out' needs two sets of sums, which solver={solver!r} does not keep: use 'covariance'")
+    if solver == "covariance" or request.n_components == HELD_OUT:
         return plan_covariance(info, request, limits)
     if solver == "tsqr":
         return plan_tsqr(info, request, limits)

@@ -8,10 +8,12 @@ from typing import Literal
 import numpy as np
 
 from streampca.memory import format_bytes
+from streampca.planning.criteria import HELD_OUT
 from streampca.planning.layout import lowest_block
 from streampca.planning.plans import PassPlan, Plan
 from streampca.planning.projection import Limits, Projection, layout_of, reasons_of
 from streampca.sources.base import SourceInfo
+from streampca.statistics import split
 from streampca.statistics.scatter import Precision, state_bytes, workspace_bytes
 
 FLOAT32_ROWS = 2**17  # from here on the rounding of float32 products averages out below 1e-8
@@ -38,6 +40,8 @@ class CovarianceProjection(Projection):
     def stages(self, block_rows: int, workers: int = 1) -> tuple[PassPlan, ...]:
         """Return the pass and the eigenproblem."""
         d = self.info.n_features
+        if self.request.n_components == HELD_OUT:
+            return self._split(block_rows, workers), self._solve()
         products = "float64" if self.request.precision == "auto" else self.precision
         fold = self.fold(
             "scatter",
@@ -49,12 +53,19 @@ class CovarianceProjection(Projection):
         )
         return fold, self._solve()
 
+    def _split(self, block_rows: int, workers: int) -> PassPlan:
+        """Return the pass that keeps the sums of held-out rows apart."""
+        d = self.info.n_features
+        workspace = split.workspace_bytes(d, "float64", block_rows, self.info.dtype.itemsize)
+        return self.fold("split-scatter", block_rows, workers, state=split.state_bytes(d), workspace=workspace, flops_per_row=float(d) * d)
+
     def _solve(self) -> PassPlan:
         """Count the sums, their copy that LAPACK overwrites, its workspace, and the eigenvectors."""
         d, kept = self.info.n_features, kept_vectors(self.info.n_features, self.request.n_components)
         workspace = 8 * (2 * d * d + 8 * d) if kept == d else 8 * 30 * d
         vectors = 8 * d * d + 2 * 8 * d * kept + workspace
-        return self.small("eigenvectors", 4.0 * d**3, sums=state_bytes(d), eigenvectors=vectors)
+        sums = split.state_bytes(d) if self.request.n_components == HELD_OUT else state_bytes(d)
+        return self.small("eigenvectors", 4.0 * d**3, sums=sums, eigenvectors=vectors)
 
     def remedy(self, budget: int) -> str:
         """Say how many columns would fit."""

@@ -61,4 +61,7 @@ def selection_of(model: PCAModel, wanted: Wanted) -> Selection | None:
     if wanted is None or isinstance(wanted, int) or model.spectrum is None:
         return None
     weight = float(model.n_samples) if model.weight is None else model.weight
-    return choose(known_spectrum(model.spectrum, model.n_samples, weight, model.n_features, model.total_variance), wanted)
+    known = known_spectrum(model.spectrum, model.n_samples, weight, model.n_features, model.total_variance)
+    if model.held_out is not None:
+        return select_components(known, wanted, held_out=dict(enumerate(model.held_out)))
+    return choose(known, wanted)

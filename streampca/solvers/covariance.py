@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy import linalg
@@ -12,12 +14,15 @@ from streampca.engine import in_pass
 from streampca.errors import DataError
 from streampca.models.pca import Floats, PCAModel
 from streampca.planning.covariance import kept_vectors
+from streampca.planning.criteria import HELD_OUT
 from streampca.solvers.choice import count_components, known_spectrum
 from streampca.solvers.finish import Sample, exactly, pca_model
+from streampca.solvers.held_out import log_likelihoods
 from streampca.solvers.spectrum import ONE_THREAD_LIMIT, Options, Spectrum, check_sum_of_weights
 from streampca.statistics.scatter import STRIP_ROWS, Precision, Scatter
+from streampca.statistics.split import SplitScatter
 
-Run = Callable[[str, Scatter], Scatter]
+Run = Callable[[str, Any], Any]
 
 FLOAT32_TOLERANCE = 1e-6  # the relative accuracy of a variance that is promised for float32 data
 FLOAT32_ERROR = 0.05 * float(np.finfo(np.float32).eps)  # of a strip's products, in the largest variance (measured); independent of others'
@@ -28,12 +33,31 @@ def solve(n_features: int, options: Options, run: Run, *, precision: Precision, 
 
     With ``repeat``, products in float32 are done again in float64 when the spectrum turns out too steep for them.
     """
-    scatter = run("scatter", Scatter(n_features, precision))
+    if options.n_components == HELD_OUT:
+        return _held_out(n_features, options, run)
+    scatter: Scatter = run("scatter", Scatter(n_features, precision))
     model = model_of(scatter, options)
     if repeat and precision == "float32" and too_coarse(model, scatter.rows):
         scatter = run("scatter-float64", Scatter(n_features, "float64"))
         model = model_of(scatter, options)
     return model, scatter
+
+
+def _held_out(n_features: int, options: Options, run: Run) -> tuple[PCAModel, Scatter]:
+    """Return the model of all rows, with as many components as predict best those rows that were held out."""
+    split: SplitScatter = run("split-scatter", SplitScatter(n_features))
+    kept, held = split.kept, split.held
+    if min(kept.rows, held.rows) < 2:
+        raise DataError(f"n_components='held-out' has too few rows to hold some out ({kept.rows + held.rows}): use 'bic'")
+    scale = column_scales(kept) if options.standardize else np.ones(n_features)
+    shift = (held.mean - kept.mean) / scale
+    second = held.scatter / (scale * scale[:, None] * float(held.count))
+    second += np.outer(shift, shift)
+    curve = log_likelihoods(eigenpairs(kept, scale, n_features), float(kept.count), second) - np.log(scale).sum()
+    del second
+    kept.merge(held)
+    model = model_of(kept, replace(options, n_components=max(int(np.argmax(curve)), 1)))
+    return replace(model, held_out=curve), kept
 
 
 def model_of(scatter: Scatter, options: Options) -> PCAModel:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy import linalg
@@ -71,7 +72,7 @@ def model_of(scatter: Scatter, n_components: int | None, penalty: Penalty, effor
     k = min(n_components or d, d, max(scatter.rows, int(scatter.count)))  # rows that count several times are as many rows
     with in_pass() if d <= ONE_THREAD_LIMIT else nullcontext():
         fit = sparse_components(spectrum, k, penalty, effort)
-    _warn(fit, penalty, effort)
+    warn(fit, penalty, effort)
     variances = adjusted_variances(spectrum, fit.components)
     return SparseModel(fit.components, scatter.mean, scale, variances, spectrum.trace, scatter.rows, fit.n_iter, fit.change)
 
@@ -86,13 +87,25 @@ class Sparse:
     largest_alpha: float  # beyond which the least of the components would be zero at the start
 
 
-def sparse_components(spectrum: Spectrum, k: int, penalty: Penalty, effort: Effort) -> Sparse:
+class Nets(Protocol):
+    """The regressions of all components, and products with the covariance that they are made of."""
+
+    def times(self, M: Floats) -> Floats:
+        """Return S M."""
+
+    def solve(self, A: Floats, B: Floats) -> Floats:
+        """Return B for the scores of A, starting from the last B."""
+
+
+def sparse_components(
+    spectrum: Spectrum, k: int, penalty: Penalty, effort: Effort, make: Callable[[Spectrum, Penalty, float], Nets] | None = None
+) -> Sparse:
     """Alternate between the elastic nets of the scores, and the rotation A = U W^T of S B = U D W^T, from the PCA on."""
     d = spectrum.vectors.shape[1]
     unit = spectrum.trace / d or 1.0  # the mean variance of a column
-    nets = ElasticNets(spectrum, penalty, unit)
+    nets = (make or ElasticNets)(spectrum, penalty, unit)
     A = spectrum.vectors[:k].T.copy()
-    reach = 2 * float(np.abs(nets.S @ A).max(axis=0).min()) / unit
+    reach = 2 * float(np.abs(nets.times(A)).max(axis=0).min()) / unit
     B, change, number = np.zeros((d, k)), 0.0, 0
     previous = np.zeros((d, k))
     for number in range(1, effort.max_iter + 1):  # noqa: B007
@@ -105,7 +118,7 @@ def sparse_components(spectrum: Spectrum, k: int, penalty: Penalty, effort: Effo
         alive = B.any(axis=0)  # a component that is zero stays so: nothing says where else it should look
         A[:, ~alive] = 0.0
         if alive.any():
-            A[:, alive] = nearest_orthonormal(nets.S @ B[:, alive], A[:, alive])
+            A[:, alive] = nearest_orthonormal(nets.times(B[:, alive]), A[:, alive])
     return Sparse(fix_signs(_unit_columns(B).T) + 0.0, number, change, reach)
 
 
@@ -141,42 +154,47 @@ class ElasticNets:
         self._y = np.divide(variances, roots, out=np.zeros_like(roots), where=roots > 0)  # times V a
         self._shrunk = np.divide(self._y, roots, out=np.zeros_like(roots), where=roots > 0)
 
+    def times(self, M: Floats) -> Floats:
+        """Return S M."""
+        return self.S @ M
+
     def solve(self, A: Floats, B: Floats) -> Floats:
         """Return B for the scores of A, starting from the last B."""
         Q, Y = self.S @ A, self._y[:, None] * (self._V @ A)
         result = np.zeros_like(B)
         for j in np.flatnonzero(np.abs(Q).max(axis=0) > self._negligible):  # the others are rounding
             if self.penalty.n_nonzero is not None:
-                result[:, j] = _path_end(self._gram, Q[:, j].copy(), self.penalty.n_nonzero)
+                result[:, j] = path_end(self._gram, Q[:, j].copy(), self.penalty.n_nonzero)
             elif self.alpha == 0:
                 result[:, j] = self._V.T @ (self._shrunk * (self._V @ A[:, j]))
             else:
-                result[:, j] = self._net(Q[:, j].copy(), Y[:, j].copy(), B[:, j])
+                result[:, j] = net(self._X, Y[:, j].copy(), self._gram, Q[:, j].copy(), B[:, j], self.alpha)
         return result
 
-    def _net(self, q: Floats, y: Floats, start: Floats) -> Floats:
-        """Minimise b^T (S + ridge) b / 2 - q^T b + alpha/2 |b|_1 by coordinate descent; exact zeros."""
-        if 2 * np.abs(q).max() <= self.alpha:
-            return np.zeros_like(start)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the next iteration goes on from here
-            _, path, _ = enet_path(
-                self._X,
-                y,
-                l1_ratio=1.0,
-                alphas=[self.alpha / 2 / len(y)],
-                precompute=self._gram,
-                Xy=q,
-                coef_init=start.copy(),
-                tol=_GAP,
-                max_iter=_SWEEPS,
-                check_input=False,
-            )
-        coefficients: Floats = path[:, 0]
-        return coefficients
+
+def net(X: Floats, y: Floats, gram: Floats, q: Floats, start: Floats, alpha: float) -> Floats:
+    """Minimise b^T G b / 2 - q^T b + alpha/2 |b|_1 by coordinate descent, G = X^T X and q = X^T y; exact zeros."""
+    if 2 * np.abs(q).max() <= alpha:
+        return np.zeros_like(start)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the next iteration goes on from here
+        _, path, _ = enet_path(
+            X,
+            y,
+            l1_ratio=1.0,
+            alphas=[alpha / 2 / len(y)],
+            precompute=gram,
+            Xy=q,
+            coef_init=start.copy(),
+            tol=_GAP,
+            max_iter=_SWEEPS,
+            check_input=False,
+        )
+    coefficients: Floats = path[:, 0]
+    return coefficients
 
 
-def _path_end(gram: Floats, q: Floats, n_nonzero: int) -> Floats:
+def path_end(gram: Floats, q: Floats, n_nonzero: int) -> Floats:
     """Follow the path of solutions, from zero on, to the point where one more column than wanted would enter."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of columns that are equal: the path ends before them
@@ -203,7 +221,8 @@ def _unit_columns(B: Floats) -> Floats:
     return B / np.where(lengths > 0, lengths, 1.0)
 
 
-def _warn(fit: Sparse, penalty: Penalty, effort: Effort) -> None:
+def warn(fit: Sparse, penalty: Penalty, effort: Effort) -> None:
+    """Say what the fit left open."""
     empty = int((~fit.components.any(axis=1)).sum())
     if empty:
         alpha = f", or alpha={penalty.alpha:g} is too large (the last one starts at {fit.largest_alpha:.3g})" * (penalty.n_nonzero is None)

@@ -20,6 +20,8 @@ from streampca.errors import CorruptDataError, DataError, MemoryBudgetError, Usa
 from streampca.events import Observer
 from streampca.jobs.config import make_config
 from streampca.jobs.run import run_job
+from streampca.memory import MIB
+from streampca.planning import process_baseline
 from streampca.storage import read_arrays, write_arrays
 
 
@@ -141,8 +143,10 @@ def test_the_plan() -> None:
     X, _ = planted()
     plan = sp.plan(X, method="spca", n_components=3, scores=True)
     assert (plan.method, plan.n_passes) == ("spca", 2)
+    wide = np.broadcast_to(np.float32(0), (10**6, 20_000))
+    assert sp.plan(wide, method="spca", n_components=3, memory="2GiB").solver == "sketch"
     with pytest.raises(MemoryBudgetError, match="cannot hold stage"):
-        sp.plan(np.broadcast_to(np.float32(0), (10**6, 20_000)), method="spca", n_components=3, memory="2GiB")
+        sp.plan(wide, method="spca", n_components=2000, memory="2GiB")
 
 
 @pytest.mark.parametrize(
@@ -169,3 +173,20 @@ def test_wrong_parameters_are_refused(params: dict[str, Any], message: str) -> N
 def test_wrong_scores_are_refused() -> None:
     with pytest.raises(DataError, match="do not have the 3 columns"):
         SparsePCA(3).fit(planted()[0]).inverse_transform(np.ones((2, 4)))
+
+
+def test_a_table_too_wide_for_its_covariance(tmp_path: Path) -> None:
+    """From the leading directions, in a few passes; the plan says so and keeps the budget."""
+    X, support = planted(600, 2500)
+    np.save(tmp_path / "x.npy", X)
+    memory = process_baseline() + 300 * MIB
+    few = SparsePCA(3, n_nonzero=support[0].sum(), memory=memory).fit(str(tmp_path / "x.npy"))
+    assert few.solver_ == "sketch"
+    assert few.n_passes_ == 2
+    assert "do not fit the budget" in few.plan_.explain()
+    assert few.plan_.peak_memory <= few.plan_.budget
+    np.testing.assert_array_equal(few.components_ != 0, support)
+    scaled = SparsePCA(3, n_nonzero=support[0].sum(), memory=memory, standardize=True).fit(str(tmp_path / "x.npy"))
+    assert scaled.n_passes_ == 3
+    with pytest.raises(MemoryBudgetError, match="with n_components given"):
+        SparsePCA(memory=memory).fit(str(tmp_path / "x.npy"))
