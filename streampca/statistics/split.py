@@ -89,7 +89,7 @@ class SplitScatter(Statistic):
 
 def is_held_out(block: Array) -> NDArray[np.bool_]:
     """Return which rows are held out: by a hash of their values as float64, whatever their dtype."""
-    keys: NDArray[np.uint64] = np.random.default_rng(0).integers(2**63, size=block.shape[1], dtype=np.uint64) * 2 + 1
+    keys: NDArray[np.uint64] = np.random.default_rng(0).integers(2**63, size=(block.shape[1],), dtype=np.uint64) * 2 + 1
     held = np.empty(len(block), np.bool_)
     height = max(_STRIP_BYTES // (8 * max(block.shape[1], 1)), 1)
     for start in range(0, len(block), height):
