@@ -26,7 +26,7 @@ from streampca.statistics.base import Array, Floats, find_nonfinite
 Indices = NDArray[np.int64]
 Method = Literal["auto", "pivoted", "uniform", "kmeans++", "leverage"]
 
-SAMPLE_PER_LANDMARK, MIN_SAMPLE = 10, 2000
+MIN_SAMPLE, SAMPLE = 2000, 5000  # rows that landmarks are chosen of: more make no better landmarks (measured), and take longer
 SAMPLE_BYTES = 128 * MIB  # of the sample's columns that the choice of landmarks keeps
 MAX_CHUNKS = 1024
 _GAP = 64 * KIB  # a gap between wanted rows that is read rather than skipped
@@ -53,13 +53,13 @@ class Landmarks:
 
 
 def sample_size(n_landmarks: int, n_rows: int) -> int:
-    """Return how many rows the landmarks are chosen of: ten times as many, within 128 MiB, but at least twice as many.
+    """Return how many rows the landmarks are chosen of: ten times as many, or 5,000, or four times as many; at least twice as many.
 
-    >>> sample_size(500, 1_000_000), sample_size(500, 800)
-    (5000, 800)
+    >>> sample_size(500, 1_000_000), sample_size(500, 800), sample_size(2000, 1_000_000)
+    (5000, 800, 8000)
     """
     held = SAMPLE_BYTES // (8 * max(n_landmarks, 1))
-    wanted = max(SAMPLE_PER_LANDMARK * n_landmarks, MIN_SAMPLE)
+    wanted = max(min(10 * n_landmarks, SAMPLE), 4 * n_landmarks, MIN_SAMPLE)
     return min(max(min(wanted, held), 2 * n_landmarks), n_rows)
 
 
@@ -220,14 +220,14 @@ def _pivoted(kernel: Kernel, X: Array, m: int, rng: np.random.Generator) -> Indi
     Rows are proposed by the dozen and then accepted one by one with the probability that makes the outcome that of drawing one at a time
     (Epperly, Tropp & Webber 2024): matrix products instead of one pass over the factor for each.
     """
-    n = len(X)
-    factor, rest = np.zeros((n, m)), np.maximum(kernel.diagonal(X), 0.0)
-    floor = 1e-13 * float(rest.sum())
+    n, dtype = len(X), kernel.dtype_for(X.dtype)
+    factor, rest = np.zeros((n, m), dtype), np.maximum(kernel.diagonal(X), 0.0)
+    floor = (1e-13 if dtype == np.float64 else 1e-7) * float(rest.sum())
     chosen: list[int] = []
     while len(chosen) < m and rest.sum() > floor:
         done = len(chosen)
         proposed = rng.choice(n, _PROPOSALS, p=rest / rest.sum())
-        known = factor[proposed, :done]
+        known = factor[proposed, :done].astype(np.float64, copy=False)
         residual = gram(kernel, X[proposed]) - known @ known.T
         accepted = _accept(residual, rng)[: m - done]
         if not accepted:
@@ -236,9 +236,9 @@ def _pivoted(kernel: Kernel, X: Array, m: int, rng: np.random.Generator) -> Indi
         rows = proposed[accepted]
         lower = linalg.cholesky(_lifted(residual[np.ix_(accepted, accepted)]), lower=True)
         new = slice(done, done + len(rows))
-        columns = kernel.evaluate(X, X[rows]).astype(np.float64) - factor[:, :done] @ factor[rows, :done].T
-        factor[:, new] = linalg.solve_triangular(lower, columns.T, lower=True).T
-        rest -= np.einsum("ij,ij->i", factor[:, new], factor[:, new])
+        columns = kernel.evaluate(X, X[rows]).astype(dtype, copy=False) - factor[:, :done] @ factor[rows, :done].T
+        factor[:, new] = linalg.solve_triangular(lower.astype(dtype, copy=False), columns.T, lower=True).T
+        rest -= np.einsum("ij,ij->i", factor[:, new], factor[:, new], dtype=np.float64)
         np.maximum(rest, 0.0, out=rest)
         rest[rows] = 0.0
         chosen += rows.tolist()
