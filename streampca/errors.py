@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 
 class StreamPCAError(Exception):
@@ -44,6 +45,10 @@ class DataError(StreamPCAError, ValueError):
 
 class SourceNotFoundError(DataError, FileNotFoundError):
     """There is no such file, or no such dataset in it."""
+
+    def __new__(cls, *args: object) -> Self:
+        """Make it as Dask makes it again that comes from a worker: by this method, which would be that of ``ValueError``."""
+        return FileNotFoundError.__new__(cls, *args)
 
 
 class CorruptDataError(DataError):

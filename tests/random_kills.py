@@ -48,7 +48,7 @@ def no_partial_output(folder: Path, *wanted: dict[str, bytes]) -> None:
 def random_kills(kitchen: Kitchen, folder: Path, data: Path, command: str, kills: int, seed: int) -> int:
     """Kill a command at random moments until it has been killed so many times; return how many times it was."""
     chance = random.Random(seed)
-    arguments, prepared = _arguments(kitchen, folder, data, command)
+    arguments, prepared = prepared_command(kitchen, folder, data, command)
     whole = folder / "whole"
     shutil.copytree(prepared, whole)
     done = kitchen.run(*arguments, cwd=whole)
@@ -77,12 +77,16 @@ def random_kills(kitchen: Kitchen, folder: Path, data: Path, command: str, kills
     return killed
 
 
-def _arguments(kitchen: Kitchen, folder: Path, data: Path, command: str) -> tuple[tuple[object, ...], Path]:
+def prepared_command(kitchen: Kitchen, folder: Path, data: Path, command: str) -> tuple[tuple[object, ...], Path]:
     """Return a command, and a folder where it can be run."""
     prepared = folder / "prepared"
     (prepared / "out").mkdir(parents=True)
     if command == "fit":
         return ("fit", data, "-k", 3, *OFTEN, "--model", "out/m.zarr", "--scores", "out/z.zarr"), prepared
+    if command == "impute":
+        fitted = kitchen.run("fit", data, "-k", 3, "--method", "ppca", *OFTEN, "--model", "out/m.zarr", cwd=prepared)
+        assert fitted.code == 0, fitted.stderr
+        return ("impute", "out/m.zarr", data, "out/z.npy"), prepared
     fitted = kitchen.run("fit", data, "-k", 3, "--rows", "0:400", *OFTEN, "--model", "out/m.zarr", cwd=prepared)
     assert fitted.code == 0, fitted.stderr
     if command == "transform":

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from streampca.cli.progress import choose_observer
+from streampca.cli.progress import LogFormat, choose_observer, log_error
 from streampca.cli.report_commands import register as register_report_commands
 from streampca.cli.show import show_facts, show_json, show_summary
 from streampca.errors import StreamPCAError
+from streampca.events import Observer
 from streampca.jobs import (
     Change,
     Summary,
@@ -53,12 +54,18 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start over: throw away wha
 CheckpointEvery = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Time between checkpoints, at least; 0: as many as can be.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Log = Annotated[
+    LogFormat | None,
+    typer.Option(help="Progress as lines of text, or as JSON objects, on standard error. Default: a bar, or text without a terminal."),
+]
 
 
 @app.command(epilog="Example: streampca run configs/quickstart.yaml --set memory=1GiB")
-def run(config: Config, set_: Overrides = None, fresh: Fresh = False, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def run(
+    config: Config, set_: Overrides = None, fresh: Fresh = False, log: Log = None, as_json: AsJson = False, quiet: Quiet = False
+) -> None:
     """Fit, transform and write whatever the config asks for; goes on where an interrupted run was."""
-    _report(lambda observer: run_job(load_config(config, set_ or ()), observer, fresh=fresh), as_json, quiet)
+    _report(lambda observer: run_job(load_config(config, set_ or ()), observer, fresh=fresh), as_json, quiet, log)
 
 
 @app.command(epilog="Example: streampca plan configs/quickstart.yaml")
@@ -76,13 +83,14 @@ def fit(
     input: Input,
     method: Annotated[str, typer.Option(help="The method: pca, ppca, fa, ...: those of configs.")] = "pca",
     n_components: Annotated[
-        str | None, typer.Option("-k", "--components", help="Number of components, or a fraction of variance in (0, 1).")
+        str | None,
+        typer.Option("-k", "--components", help="Number of components, a fraction of variance in (0, 1), or a criterion such as bic."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Where to store the model, e.g. m.zarr.")] = None,
     scores: Annotated[str | None, typer.Option(help="Where to store the scores: .zarr, .h5 or .npy.")] = None,
     report: Annotated[str | None, typer.Option(help="Where to write a report of it all, e.g. r.html (one more pass).")] = None,
     memory: Memory = None,
-    solver: Annotated[str, typer.Option(help="auto or covariance.")] = "auto",
+    solver: Annotated[str, typer.Option(help="auto, covariance, tsqr, sketch or dual.")] = "auto",
     whiten: Annotated[bool, typer.Option("--whiten", help="Scale scores to unit variance.")] = False,
     standardize: Annotated[bool, typer.Option("--standardize", help="Divide columns by their standard deviation.")] = False,
     precision: Annotated[str, typer.Option(help="Precision of the products: auto, float64 or float32.")] = "auto",
@@ -97,6 +105,7 @@ def fit(
     workers: Workers = None,
     checkpoint_every: CheckpointEvery = 30.0,
     fresh: Fresh = False,
+    log: Log = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -113,7 +122,7 @@ def fit(
         "scheduler": {"address": scheduler, "file": scheduler_file, "workers": workers},
         "checkpoint": {"every": checkpoint_every},
     }
-    _report(lambda observer: run_job(make_config(content), observer, fresh=fresh), as_json, quiet)
+    _report(lambda observer: run_job(make_config(content), observer, fresh=fresh), as_json, quiet, log)
 
 
 @app.command(epilog="Example: streampca transform m.zarr new.h5 --to z.zarr")
@@ -133,14 +142,12 @@ def transform(
     workers: Workers = None,
     checkpoint_every: CheckpointEvery = 30.0,
     fresh: Fresh = False,
+    log: Log = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Write the scores of rows under a stored model."""
-    content = {
-        "input": _input(input, dataset, samples_axis, columns, rows, missing_chunks),
-        "scheduler": {"address": scheduler, "file": scheduler_file, "workers": workers},
-    }
+    content = _rows(input, dataset, samples_axis, columns, rows, missing_chunks, scheduler, scheduler_file, workers)
 
     def work(observer: Any) -> Summary:
         config = make_config(content)
@@ -156,7 +163,7 @@ def transform(
             fresh=fresh,
         )
 
-    _report(work, as_json, quiet)
+    _report(work, as_json, quiet, log)
 
 
 Model = Annotated[str, typer.Argument(help="A stored model.")]
@@ -164,58 +171,47 @@ To = Annotated[str | None, typer.Option(help="Where to store the new model. Defa
 Force = Annotated[bool, typer.Option("--force", help="Count rows again that the model is known to hold.")]
 
 
-@app.command(epilog="Example: streampca update m.zarr 'runs/*.h5'")
-def update(
-    model: Model,
-    input: Input,
-    to: To = None,
-    force: Force = False,
-    memory: Memory = None,
-    dataset: Dataset = None,
-    samples_axis: SamplesAxis = 0,
-    columns: Columns = None,
-    rows: Rows = None,
-    missing_chunks: MissingChunks = "warn",
-    overwrite: Overwrite = False,
-    scheduler: Address = None,
-    scheduler_file: SchedulerFile = None,
-    workers: Workers = None,
-    checkpoint_every: CheckpointEvery = 30.0,
-    fresh: Fresh = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Add new rows to a model, exactly, reading only them: files it does not hold yet, and what has been appended to those it does."""
-    content = _change(input, dataset, samples_axis, columns, rows, missing_chunks, scheduler, scheduler_file, workers)
-    how = {"to": to, "force": force, "memory": memory, "overwrite": overwrite, "every": checkpoint_every, "fresh": fresh}
-    _report(lambda observer: update_job(_asked(model, content, how), observer), as_json, quiet)
+def _changing(job: Callable[[Change, Observer], Summary]) -> Callable[..., None]:
+    """Return the command that changes a stored model by some rows."""
+
+    def command(
+        model: Model,
+        input: Input,
+        to: To = None,
+        force: Force = False,
+        memory: Memory = None,
+        dataset: Dataset = None,
+        samples_axis: SamplesAxis = 0,
+        columns: Columns = None,
+        rows: Rows = None,
+        missing_chunks: MissingChunks = "warn",
+        overwrite: Overwrite = False,
+        scheduler: Address = None,
+        scheduler_file: SchedulerFile = None,
+        workers: Workers = None,
+        checkpoint_every: CheckpointEvery = 30.0,
+        fresh: Fresh = False,
+        log: Log = None,
+        as_json: AsJson = False,
+        quiet: Quiet = False,
+    ) -> None:
+        content = _rows(input, dataset, samples_axis, columns, rows, missing_chunks, scheduler, scheduler_file, workers)
+        how = {"to": to, "force": force, "memory": memory, "overwrite": overwrite, "every": checkpoint_every, "fresh": fresh}
+        _report(lambda observer: job(_asked(model, content, how), observer), as_json, quiet, log)
+
+    return command
 
 
-@app.command(epilog="Example: streampca subtract m.zarr old.h5 --to rest.zarr")
-def subtract(
-    model: Model,
-    input: Input,
-    to: To = None,
-    force: Force = False,
-    memory: Memory = None,
-    dataset: Dataset = None,
-    samples_axis: SamplesAxis = 0,
-    columns: Columns = None,
-    rows: Rows = None,
-    missing_chunks: MissingChunks = "warn",
-    overwrite: Overwrite = False,
-    scheduler: Address = None,
-    scheduler_file: SchedulerFile = None,
-    workers: Workers = None,
-    checkpoint_every: CheckpointEvery = 30.0,
-    fresh: Fresh = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Take rows out of a model by the covariance, reading only them: the result is that of the rows that are left."""
-    content = _change(input, dataset, samples_axis, columns, rows, missing_chunks, scheduler, scheduler_file, workers)
-    how = {"to": to, "force": force, "memory": memory, "overwrite": overwrite, "every": checkpoint_every, "fresh": fresh}
-    _report(lambda observer: subtract_job(_asked(model, content, how), observer), as_json, quiet)
+app.command(
+    "update",
+    help="Add new rows to a model, exactly, reading only them: files it does not hold yet, and what has been appended to those it does.",
+    epilog="Example: streampca update m.zarr 'runs/*.h5'",
+)(_changing(update_job))
+app.command(
+    "subtract",
+    help="Take rows out of a model by the covariance, reading only them: the result is that of the rows that are left.",
+    epilog="Example: streampca subtract m.zarr old.h5 --to rest.zarr",
+)(_changing(subtract_job))
 
 
 @app.command(epilog="Example: streampca merge all.zarr site1.zarr site2.zarr")
@@ -249,14 +245,18 @@ def main() -> None:
     try:
         app()
     except StreamPCAError as error:
-        sys.stderr.write(f"error: {error}\n")
+        facts = {"type": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
+        if "--log json" in " ".join(sys.argv).replace("--log=", "--log "):
+            log_error(facts)
+        else:
+            sys.stderr.write(f"error: {error}\n")
         if "--json" in sys.argv:
-            show_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": error.exit_code}})
+            show_json({"error": facts})
         sys.exit(error.exit_code)
 
 
-def _report(work: Callable[[Any], Summary], as_json: bool, quiet: bool) -> None:
-    with choose_observer(quiet or as_json) as observer:
+def _report(work: Callable[[Any], Summary], as_json: bool, quiet: bool, log: LogFormat | None = None) -> None:
+    with choose_observer(quiet or as_json, log) as observer:
         summary = work(observer)
     if as_json:
         show_json(summary)
@@ -278,7 +278,7 @@ def _input(path: str, dataset: str | None, samples_axis: int, columns: str | Non
     }
 
 
-def _change(
+def _rows(
     input: str,
     dataset: str | None,
     samples_axis: int,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
 import time
+from enum import StrEnum
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -13,10 +15,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from streampca.events import Observer
+from streampca.events import Observer, ProgressObserver, Record, as_text
+from streampca.memory import current_rss, format_bytes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-_LOG_SECONDS = 10.0
+
+
+class LogFormat(StrEnum):
+    """How log lines are written."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class StoppableObserver(Observer):
@@ -46,43 +55,17 @@ class StoppableObserver(Observer):
         return self._stop.is_set()
 
 
-class LogObserver(StoppableObserver):
-    """Writes plain lines to standard error: when a pass begins and ends, and now and then in between."""
+class LogObserver(ProgressObserver, StoppableObserver):
+    """Writes lines to standard error: when a pass begins and ends, and now and then in between. As text, or as JSON, one object each."""
 
-    def pass_started(self, name: str, rows: int, n_bytes: int) -> None:  # noqa: D102
-        self._name, self._rows, self._done, self._bytes = name, rows, 0, 0
-        self._began = self._said = time.monotonic()
-        self._lock = threading.Lock()
-        self._log(f"pass {name}: {rows:,} rows, {n_bytes / 1e9:.2f} GB")
+    def __init__(self, form: LogFormat = LogFormat.TEXT) -> None:
+        StoppableObserver.__init__(self)
+        self._form = form
 
-    def advanced(self, rows: int, n_bytes: int) -> None:  # noqa: D102
-        with self._lock:
-            self._done += rows
-            self._bytes += n_bytes
-            now = time.monotonic()
-            if now - self._said < _LOG_SECONDS:
-                return
-            self._said = now
-        elapsed = now - self._began
-        left = elapsed * (self._rows - self._done) / max(self._done, 1)
-        self._log(f"pass {self._name}: {self._done / max(self._rows, 1):.0%}, {self._speed(elapsed)}, {left:.0f} s left")
-
-    def pass_finished(self, name: str) -> None:  # noqa: D102
-        elapsed = time.monotonic() - self._began
-        self._log(f"pass {name}: done in {elapsed:.1f} s, {self._speed(elapsed)}")
-
-    def resumed(self, name: str, rows: int) -> None:  # noqa: D102
-        self._log(f"pass {name}: {rows:,} rows are done, by a run that was interrupted")
-
-    def warned(self, message: str) -> None:  # noqa: D102
-        self._log(f"warning: {message}")
-
-    def _speed(self, elapsed: float) -> str:
-        elapsed = max(elapsed, 1e-9)
-        return f"{self._done / elapsed:,.0f} rows/s, {self._bytes / elapsed / 1e9:.2f} GB/s"
-
-    def _log(self, message: str) -> None:
-        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+    def tell(self, record: Record) -> None:
+        """Write a line."""
+        text = json.dumps(record) if self._form is LogFormat.JSON else f"{time.strftime('%Y-%m-%d %H:%M:%S')} {as_text(record)}"
+        sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
 
@@ -94,16 +77,17 @@ class QuietObserver(StoppableObserver):
 
 
 class BarObserver(StoppableObserver):
-    """Draws a progress bar with rows/s, GB/s and the time left."""
+    """Draws a progress bar with rows/s, GB/s, the time left and the memory of this process."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._progress = Progress(
             TextColumn("{task.description:>8}"),
-            BarColumn(),
+            BarColumn(bar_width=None),  # what the others leave
             TextColumn("{task.percentage:>3.0f}%"),
             _Speed(),
             TimeRemainingColumn(),
+            _Memory(),
             console=console,
         )
 
@@ -129,6 +113,9 @@ class BarObserver(StoppableObserver):
     def warned(self, message: str) -> None:  # noqa: D102
         self._progress.console.print(Text("warning: ", "yellow") + Text(message), soft_wrap=True)
 
+    def noted(self, message: str) -> None:  # noqa: D102
+        self._progress.console.print(Text(message), soft_wrap=True)
+
 
 class _Speed(ProgressColumn):
     """Rows and decoded bytes per second."""
@@ -142,9 +129,24 @@ class _Speed(ProgressColumn):
         return Text(f"{speed:,.0f} rows/s {speed * task.fields['row_bytes'] / 1e9:.2f} GB/s")
 
 
-def choose_observer(quiet: bool) -> StoppableObserver:
-    """Return a bar for a terminal, log lines otherwise, or next to nothing when quiet."""
+class _Memory(ProgressColumn):
+    """What this process holds."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of the column."""
+        return Text(format_bytes(current_rss()))
+
+
+def choose_observer(quiet: bool, log: LogFormat | None = None) -> StoppableObserver:
+    """Return log lines if asked for; else next to nothing when quiet, a bar for a terminal, lines of text otherwise."""
+    if log is not None:
+        return LogObserver(log)
     if quiet:
         return QuietObserver()
     console = Console(stderr=True)
     return BarObserver(console) if console.is_terminal else LogObserver()
+
+
+def log_error(facts: Record) -> None:
+    """Write why a run failed as a line of JSON, like those before it."""
+    LogObserver(LogFormat.JSON)._tell("error", **facts)

@@ -32,6 +32,7 @@ def report(
     data: Data = None,
     dataset: Dataset = None,
     samples_axis: SamplesAxis = 0,
+    since: Annotated[str | None, typer.Option(help="An older model of the same features: shows what has changed since.")] = None,
     memory: Memory = None,
     overwrite: Overwrite = False,
     scheduler: Address = None,
@@ -40,11 +41,11 @@ def report(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write what a model found as one HTML file; with --data, also which rows are outlying."""
+    """Write what a model found as one HTML file; with --data, also which rows are outlying; with --since, what has changed."""
     where = SchedulerConfig(address=scheduler, file=scheduler_file, workers=workers)
     with choose_observer(quiet or as_json) as observer:
-        rows = _input(data, dataset, samples_axis)
-        summary = report_job(model, to, data=rows, memory=memory, overwrite=overwrite, scheduler=where, observer=observer)
+        how: dict[str, Any] = {"data": _input(data, dataset, samples_axis), "memory": memory, "since": since, "overwrite": overwrite}
+        summary = report_job(model, to, **how, scheduler=where, observer=observer)
     _show(summary, as_json)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from threading import Condition
 from typing import Any
 from uuid import uuid4
 
-from distributed import CancelledError, Client, WorkerPlugin
+from distributed import CancelledError, Client, WorkerPlugin, get_worker
 from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
@@ -23,12 +24,13 @@ from streampca.engine.parts import Parts
 from streampca.engine.process import enter_pass, in_pass, leave_pass
 from streampca.engine.scheduler import Compute, Write
 from streampca.engine.tasks import Array, BlockRows, fold_shard, work_through
-from streampca.errors import InterruptedRunError
+from streampca.errors import InterruptedRunError, SourceNotFoundError
 from streampca.events import Observer
 from streampca.sources.base import Source
 from streampca.statistics.base import Statistic
 
 RETRIES = 3
+_STOP_SECONDS = 0.5  # between two looks at the wish to stop
 _LOST = (CancelledError, CommClosedError, KilledWorker, TimeoutError)
 Shards = list[tuple[int, int]]
 
@@ -38,15 +40,17 @@ class Cluster:
     """A cluster, reached through a client."""
 
     client: Client
+    at_once: int | None = None  # tasks that a worker works on at the same time, if fewer than it has threads
 
     @property
     def workers(self) -> int:
-        """Threads of the worker that has most."""
-        return max(self._threads(), default=1)
+        """Tasks that the worker with most threads works on at the same time."""
+        most = max(self._threads(), default=1)
+        return most if self.at_once is None else min(most, self.at_once)
 
     def limited_to(self, workers: int) -> Cluster:
-        """Return the cluster as it is: its workers have their own number of threads."""
-        return self
+        """Return the cluster with at most so many tasks at once in a worker: the others wait, and take no memory."""
+        return replace(self, at_once=workers) if workers < self.workers else self
 
     def memory_limit(self) -> int | None:
         """Return the memory of the smallest worker that has a limit."""
@@ -57,12 +61,12 @@ class Cluster:
     def fold(self, statistic: Statistic, source: Source, partition: Partition, observer: Observer, total: Total | None = None) -> Statistic:
         """Submit groups of shards, a bounded number ahead, and merge the groups here in order."""
         total, shards = total or Total(), partition.shards()
-        with self._pass(), self._shared(partial(_fold, statistic.blueprint()), source) as job:
+        with self._pass(source), self._shared(partial(_fold, statistic.blueprint()), source) as job:
             submit = partial(self._submit_group, job, source, partition)
             done = total.n_shards
             for group, part in self._ahead(shards[done:], partition.group, submit):
                 done += len(part)
-                total.add(group.result(), done)
+                total.add(_result(group, part, observer), done)
                 del group
                 _report(part, source, observer)
         return statistic.fresh() if total.state is None else total.state
@@ -81,11 +85,11 @@ class Cluster:
         function: Callable[..., Any] = partial(_write, compute, write) if anywhere else partial(_compute, compute)
         written = written or Written()
         shards = written.missing(partition.shards())
-        with self._pass(), self._shared(function, source) as job:
+        with self._pass(source), self._shared(function, source) as job:
             submit = partial(self._submit_each, job, source, partition)
             for futures, part in self._ahead(shards, partition.group, submit):
                 for shard in part:
-                    for start, block in futures.pop(0).result() or ():
+                    for start, block in _result(futures.pop(0), [shard], observer) or ():
                         write(start, block)
                     written.add(*shard)
                 _report(part, source, observer)
@@ -109,7 +113,7 @@ class Cluster:
 
         It is taken back even if the traceback of an error still refers to it.
         """
-        job = self.client.submit(_same, (function, None if _is_lazy(source) else source), pure=False, retries=RETRIES)
+        job = self.client.submit(_same, Job(function, None if _is_lazy(source) else source, self.at_once), pure=False, retries=RETRIES)
         try:
             yield job
         finally:
@@ -142,10 +146,10 @@ class Cluster:
         return self.client.submit(_same, source.weights(slice(start, stop)), pure=False, retries=RETRIES)
 
     @contextmanager
-    def _pass(self) -> Iterator[None]:
+    def _pass(self, source: Source) -> Iterator[None]:
         """Hold every worker, also one that joins later, and this process, which merges, at one BLAS thread.
 
-        Say what it means when the cluster is lost.
+        Say what it means when the cluster is lost, or when a worker does not see what this process sees.
         """
         plugin = InPass()
         try:
@@ -155,6 +159,13 @@ class Cluster:
         except _LOST as error:
             what = f"{type(error).__name__}: {error}"
             raise InterruptedRunError(f"the Dask cluster was lost in mid-pass ({what}): run again when it is back") from error
+        except UnseenError as error:
+            self._unregister(plugin)
+            source.check_unchanged()  # it may be gone for everybody
+            raise InterruptedRunError(
+                f"a Dask worker does not see what this process sees ({error}): every worker must have the files under the same path, "
+                "on a shared file system. Run again when they have, or without the cluster"
+            ) from error
         except BaseException:
             self._unregister(plugin)
             raise
@@ -182,6 +193,48 @@ class InPass(WorkerPlugin):
         leave_pass()
 
 
+@dataclass(frozen=True)
+class Job:
+    """What all tasks of a pass share; the source is None where each task is given its rows."""
+
+    function: Callable[..., Any]
+    source: Source | None
+    at_once: int | None
+
+
+class UnseenError(SourceNotFoundError):
+    """A worker does not see a file."""
+
+
+_turn = Condition()
+_working = 0  # tasks that this process works on
+
+
+@contextmanager
+def _slot(at_once: int | None) -> Iterator[None]:
+    """Wait until fewer than ``at_once`` tasks are worked on in this process, and be one of them within the block."""
+    global _working
+    with _turn:
+        _turn.wait_for(lambda: at_once is None or _working < at_once)
+        _working += 1
+    try:
+        yield
+    finally:
+        with _turn:
+            _working -= 1
+            _turn.notify_all()
+
+
+def _result(future: Any, shards: Shards, observer: Observer) -> Any:
+    """Wait for a result, but not if asked to stop: what is under way on the workers is given up."""
+    while not future.done():
+        if observer.stop_requested():
+            raise InterruptedRunError(f"stopped on request at row {shards[0][0]}: run again")
+        with suppress(TimeoutError):  # its own too: that is raised below
+            return future.result(timeout=_STOP_SECONDS)
+    return future.result()
+
+
 def _report(shards: Shards, source: Source, observer: Observer) -> None:
     rows = sum(stop - start for start, stop in shards)
     observer.advanced(rows, rows * source.info.row_bytes)
@@ -197,19 +250,23 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _on_source(job: tuple[Callable[..., Any], Source], blocks: BlockRows) -> Any:
-    function, source = job
-    return function(source, blocks)
+def _on_source(job: Job, blocks: BlockRows) -> Any:
+    with _slot(job.at_once):
+        try:
+            return job.function(job.source, blocks)
+        except FileNotFoundError as error:
+            raise UnseenError(f"worker {get_worker().address}: {error}") from None
 
 
 def _on_parts(
-    job: tuple[Callable[..., Any], None],
+    job: Job,
     parts: list[Array],
     blocks: BlockRows,
     names: tuple[str, ...] | None,
     weights: list[Array] | None,
 ) -> Any:
-    return job[0](Parts(parts, blocks, names, weights), blocks)
+    with _slot(job.at_once):
+        return job.function(Parts(parts, blocks, names, weights), blocks)
 
 
 def _fold(blueprint: Callable[[], Statistic], source: Source, blocks: BlockRows) -> Statistic:

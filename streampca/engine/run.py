@@ -14,7 +14,7 @@ from streampca.blocks import Partition
 from streampca.engine.ledger import Ledger, Total, Written
 from streampca.engine.scheduler import Compute, Scheduler, Write
 from streampca.engine.tasks import Array
-from streampca.errors import InterruptedRunError, NonFiniteError
+from streampca.errors import CorruptDataError, InterruptedRunError, NonFiniteError
 from streampca.events import Observer
 from streampca.sources.base import Source
 from streampca.statistics.base import Statistic, find_nonfinite
@@ -63,7 +63,8 @@ class Engine:
             try:
                 return self.scheduler.fold(statistic, self.source, self.partition, self.observer, total)
             except NonFiniteError as error:
-                raise first_nonfinite(self.source, self.partition, error, allow_nan=statistic.allows_nan) from None
+                allow_nan = statistic.allows_nan or self.source.skips_nan
+                raise first_nonfinite(self.source, self.partition, error, allow_nan=allow_nan) from None
             except InterruptedRunError:
                 if self.ledger is not None and total.state is not None:
                     self.ledger.interrupted(f"{len(self.passes):03d}-{name}", total.n_shards, total.state)
@@ -124,6 +125,9 @@ def _one_pass(name: str, source: Source, observer: Observer, known: int = 0) -> 
     observer.pass_started(name, rows, rows * source.info.row_bytes)
     try:
         yield
+    except CorruptDataError:
+        source.check_unchanged()  # a file that is being written to may look damaged
+        raise
     finally:
         source.release()  # so that the file can be written again
     source.check_unchanged()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,8 +16,9 @@ from streampca.engine.process import borrowed_buffers
 from streampca.errors import InterruptedRunError, NonFiniteError
 from streampca.events import Observer
 from streampca.sources.base import Source
+from streampca.sources.skipping import complete_parts
 from streampca.sources.weighted import ROWS_AT_ONCE
-from streampca.statistics.base import Floats, Statistic
+from streampca.statistics.base import Floats, Statistic, find_nonfinite
 
 Array = NDArray[Any]
 BlockRows = list[tuple[int, int]]
@@ -75,6 +77,19 @@ def work_through(source: Source, blocks: BlockRows, work: Work, observer: Observ
 def fold_shard(blueprint: Callable[[], Statistic], source: Source, blocks: BlockRows, observer: Observer) -> Statistic:
     """Fold the blocks of one shard, in order, into a fresh statistic."""
     state, weights = blueprint(), block_weights(source, blocks)
-    work_through(source, blocks, lambda start, block: state.update(block, next(weights)), observer)
+    update = partial(_update_complete, state) if source.skips_nan else state.update
+    work_through(source, blocks, lambda start, block: update(block, next(weights)), observer)
     state.release()
     return state
+
+
+def _update_complete(state: Statistic, block: Array, weights: Floats | None) -> None:
+    """Fold in the rows of a block that have no NaN."""
+    try:
+        for rows, counts in complete_parts(block, weights):
+            state.update(rows, counts)
+    except NonFiniteError:
+        place = find_nonfinite(block, allow_nan=True)
+        if place is None:
+            raise
+        raise NonFiniteError(float(block[place]), *place) from None  # where it is among all rows

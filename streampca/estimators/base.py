@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABCMeta, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,15 +14,18 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampca.engine import Engine, Ledger, Scheduler, Written, choose_scheduler, map_rows
-from streampca.errors import CorruptDataError, DataError, UsageError
+from streampca.engine.threads import Threads
+from streampca.errors import CorruptDataError, DataError, MemoryBudgetError, UsageError
 from streampca.estimators.lazy import as_source, is_dask_array, is_lazy, map_lazily
-from streampca.events import Observer
+from streampca.events import Observer, default_observer
 from streampca.models.pca import scores_dtype
 from streampca.planning import Plan, check_criterion, limits_of
-from streampca.planning.scores import plan_scores
+from streampca.planning.scores import ScoresPlan, plan_scores
 from streampca.sinks import Unfinished, open_sink
 from streampca.sources import open_source
 from streampca.sources.base import Array, Source, SourceInfo
+from streampca.sources.labelled import is_labelled, with_labels
+from streampca.statistics.gathered import Gathered
 from streampca.storage import read_arrays, write_arrays
 
 VERSION = 2  # of what is stored
@@ -56,7 +62,8 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Parameters
         ----------
         X : array-like, Dask array, Source, or path
-            Samples in rows. A path may be a glob, and may name a dataset: ``runs/*.h5::X``.
+            Samples in rows. A path may be a glob, and may name a dataset: ``runs/*.h5::X``. A DataArray of xarray has its
+            samples along ``sample`` or ``time``, else along its first dimension.
         y : ignored
         sample_weight : array-like, Dask array, Source, or path, optional
             How often each row counts, a number of at least 0; ``"::w"`` names a dataset in the file of X.
@@ -83,14 +90,15 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         scheduler : Scheduler, optional
             Where to run; by default the active Dask client, else local threads.
         observer : Observer, optional
-            Whom to tell of progress.
+            Whom to tell of progress; by default Python's logger ``streampca``, if it is on.
         ledger : Ledger, optional
             What keeps the sums of passes, so that an interrupted fit can go on.
         """
         self._adopt_columns(source.info)
         scheduler = scheduler or choose_scheduler()
         plan = plan or self.plan_for(source, scheduler=scheduler)
-        engine = Engine(source, plan.partition(source.info), scheduler.limited_to(plan.workers), observer or Observer(), ledger=ledger)
+        observer = observer or default_observer()
+        engine = Engine(source, plan.partition(source.info), scheduler.limited_to(plan.workers), observer, ledger=ledger)
         self._fit_passes(engine, plan)
         self.inputs_ = []
         self.plan_, self.n_passes_ = plan, len(engine.passes)
@@ -132,15 +140,23 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
         Returns
         -------
-        ndarray of shape (n_samples, n_components), or a lazy Dask array of that shape if X is lazy
+        ndarray of shape (n_samples, n_components), or a lazy Dask array of that shape if X is lazy; of a DataArray, a DataArray
         """
         check_is_fitted(self)
+        if is_labelled(X):
+            return self._transform_labelled(X)
         if not is_lazy(X):
             return self._transform_block(self._checked(X))
         X = X if is_dask_array(X) else as_source(X)
         self._check_columns(X)
         dtype = scores_dtype(np.dtype(X.dtype if is_dask_array(X) else X.info.dtype))
         return map_lazily(self._transform_block, X, self._n_features_out, dtype)
+
+    def _transform_labelled(self, X: Any) -> Any:
+        source = self._open(X, reset=False)
+        lazy = X.chunks is not None
+        scores = self.transform(source) if lazy else self._transform_block(source.read(slice(None)))
+        return with_labels(scores, X, self.get_feature_names_out())
 
     def transform_to(
         self,
@@ -151,6 +167,7 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         scheduler: Scheduler | None = None,
         observer: Observer | None = None,
         unfinished: Unfinished | None = None,
+        gathered: Gathered[Any] | None = None,
     ) -> None:
         """Stream the scores of X to a ``.zarr``, ``.h5`` or ``.npy`` file, which appears when it is complete.
 
@@ -166,14 +183,14 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             Where to run, and whom to tell; by default as in ``fit``, and nobody.
         unfinished : Unfinished, optional
             Where to keep what is written if the run is interrupted, to go on with later.
+        gathered : Gathered, optional
+            What takes in every block beside its scores, where they are computed in this process and the memory allows it.
         """
         check_is_fitted(self)
         source = self._open(X, reset=False)
         info, k = source.info, self._n_features_out
         scheduler = scheduler or choose_scheduler()
-        limits = limits_of(self.memory, scheduler)
-        baseline = limits.baseline + self._transform_bytes(limits.workers)
-        plan = plan_scores(info, k, budget=limits.budget, workers=limits.workers, baseline=baseline)
+        plan, gathered = self._plan_transform(info, scheduler, gathered)
         scheduler = scheduler.limited_to(plan.workers)
         names = list(self.get_feature_names_out())
         sink = open_sink(
@@ -186,11 +203,25 @@ class StreamingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             overwrite=overwrite,
             unfinished=unfinished,
         )
-        observer = observer or Observer()
+        observer = observer or default_observer()
         with sink as out:
             written = None if unfinished is None else Written(unfinished.ranges, unfinished.wrote)
-            work = self._transform_block, out.write, source, plan.partition, scheduler, observer
-            map_rows("scores", *work, anywhere=out.parallel, written=written)
+            compute, write = self._transform_block, out.write
+            if gathered is not None and not (written and written.ranges):  # of rows that are written already nothing would be known
+                compute, write = _gathering(compute, write, gathered)
+            map_rows("scores", compute, write, source, plan.partition, scheduler, observer, anywhere=out.parallel, written=written)
+
+    def _plan_transform(
+        self, info: SourceInfo, scheduler: Scheduler, gathered: Gathered[Any] | None
+    ) -> tuple[ScoresPlan, Gathered[Any] | None]:
+        """Return the plan of a transform, and what can be gathered in it: nothing on a cluster, with weights, or if the budget is tight."""
+        limits = limits_of(self.memory, scheduler)
+        baseline = limits.baseline + self._transform_bytes(limits.workers)
+        plan = partial(plan_scores, info, self._n_features_out, budget=limits.budget, workers=limits.workers)
+        if gathered is not None and isinstance(scheduler, Threads) and not info.weighted:
+            with suppress(MemoryBudgetError):
+                return plan(baseline=baseline + gathered.memory(limits.workers)), gathered
+        return plan(baseline=baseline), None
 
     def _open(self, X: Any, *, reset: bool, weights: Any = None) -> Source:
         """Return X as a source; ``reset`` takes over its width and names, else they must be those of the fit."""
@@ -304,3 +335,17 @@ def as_component_count(n_components: Any) -> int | float | str | None:
     if not isinstance(n_components, (int, float)):
         raise UsageError(f"n_components must be a number or None, not {type(n_components).__name__}")
     return n_components
+
+
+def _gathering(transform: Callable[[Array], Array], write: Callable[[int, Array], None], gathered: Gathered[Any]) -> tuple[Any, Any]:
+    """Return what computes and writes scores, and shows each block and its scores to somebody else as well."""
+
+    def compute(block: Array) -> tuple[Array, Array]:
+        return block, transform(block)
+
+    def write_both(start: int, both: tuple[Array, Array]) -> None:
+        block, scores = both
+        write(start, scores)
+        gathered.add(start, block, scores)
+
+    return compute, write_both

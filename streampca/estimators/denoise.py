@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, get_args
 
 import numpy as np
 
-from streampca.engine import Scheduler, map_rows
 from streampca.errors import UsageError
-from streampca.events import Observer
-from streampca.models.pca import Array, Floats, PCAModel, scores_dtype
-from streampca.planning import Limits
-from streampca.planning.scores import plan_scores
+from streampca.models.pca import Array, Floats, PCAModel
 from streampca.selection import shrink
 from streampca.selection.noise import noise_of
 from streampca.selection.shrinkage import Kind
-from streampca.sinks import open_sink
 from streampca.solvers.choice import known_spectrum
-from streampca.sources.base import Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,37 +61,3 @@ def shrinkage_factors(model: PCAModel, shrinkage: Kind) -> Floats:
     shrunk = shrink(values, rows, model.n_features, shrinkage, noise=sqrt(noise.variance))
     np.divide(shrunk, values, out=factors[: len(values)], where=values > 0)
     return factors
-
-
-def write_denoised(
-    denoiser: Denoiser,
-    source: Source,
-    path: str | os.PathLike[str],
-    limits: Limits,
-    scheduler: Scheduler,
-    observer: Observer,
-    *,
-    overwrite: bool,
-) -> None:
-    """Stream denoised rows to a file, which appears when it is complete."""
-    info, model = source.info, denoiser.model
-    plan = plan_scores(
-        info,
-        info.n_features,
-        budget=limits.budget,
-        workers=limits.workers,
-        baseline=limits.baseline,
-        n_components=model.n_components,
-    )
-    sink = open_sink(
-        path,
-        info.n_rows,
-        info.n_features,
-        scores_dtype(info.dtype),
-        chunk_rows=plan.partition.block_rows,
-        feature_names=None if info.feature_names is None else list(info.feature_names),
-        overwrite=overwrite,
-    )
-    with sink as out:
-        work = denoiser, out.write, source, plan.partition, scheduler.limited_to(plan.workers), observer
-        map_rows("denoised", *work, anywhere=out.parallel)

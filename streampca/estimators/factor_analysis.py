@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
 from streampca.engine import Engine
 from streampca.errors import UsageError
-from streampca.estimators.latent import LatentEstimator
+from streampca.estimators.latent import LatentEstimator, passes_from
 from streampca.models.latent import LatentModel
 from streampca.models.pca import Floats
 from streampca.models.rotation import quartimax, varimax
 from streampca.planning import Plan
-from streampca.solvers import ppca
+from streampca.solvers import factor_analysis as solver
 from streampca.solvers.spectrum import check_sum_of_weights, fix_signs
 from streampca.statistics import Scatter
 
@@ -26,6 +27,7 @@ class FactorAnalysis(LatentEstimator):
 
     The model is x = W z + mean + e with z ~ N(0, I) and noise of its own variance for each feature. Without missing entries, and where
     the d x d covariance fits the memory, one pass is enough; else each iteration of EM is a pass, ten or so as a rule.
+    A fit in one pass keeps its sums: ``partial_fit``, ``merge`` and ``subtract`` read only the rows at hand.
 
     Parameters
     ----------
@@ -41,6 +43,9 @@ class FactorAnalysis(LatentEstimator):
         A number that stands for missing entries, such as -999, beside NaN.
     unobserved : {"error", "drop"}
         What to do about a column without any value: refuse it, or leave it out: it then has no loadings and its mean is NaN.
+    warm_start : bool, str or Path
+        Where EM starts: at the last fit of this estimator, or at a stored model, instead of at random: fewer iterations when few rows are
+        new. It has no effect where the covariance tells all.
     memory : str or int, optional
         Memory budget of the process, such as ``"2GiB"``; a fit that cannot keep it is refused. By default half of what is free.
     random_state : int, optional
@@ -81,6 +86,7 @@ class FactorAnalysis(LatentEstimator):
         rotation: Literal["varimax", "quartimax"] | None = None,
         missing: float | None = None,
         unobserved: Literal["error", "drop"] = "error",
+        warm_start: bool | str | os.PathLike[str] = False,
         memory: str | int | None = None,
         random_state: int | None = None,
     ) -> None:
@@ -90,6 +96,7 @@ class FactorAnalysis(LatentEstimator):
         self.rotation = rotation
         self.missing = missing
         self.unobserved = unobserved
+        self.warm_start = warm_start
         self.memory = memory
         self.random_state = random_state
 
@@ -98,16 +105,24 @@ class FactorAnalysis(LatentEstimator):
             raise UsageError(f"rotation must be None, 'varimax' or 'quartimax', not {self.rotation!r}")
         return "auto"
 
-    def _fit_complete(self, engine: Engine, plan: Plan) -> LatentModel:
+    def _fit_complete(self, engine: Engine, plan: Plan) -> tuple[LatentModel, Scatter | None]:
         r, d = cast("int", plan.n_components), engine.source.info.n_features
         if plan.solver == "em":
-            return ppca.factor_em_by_passes(engine.run, d, r, tol=self.tol, max_iter=int(self.max_iter), seed=self._seed)
+            start = self._start(np.ones(d, bool), plan)
+            how: dict[str, Any] = {"tol": self.tol, "max_iter": int(self.max_iter), "seed": self._seed}
+            return solver.factor_em_by_passes(passes_from(start, engine.run), d, r, start=start, **how), None
         scatter = engine.run("scatter", Scatter(d))
-        check_sum_of_weights(scatter.count, scatter.rows)
+        return self._model_of(scatter, r), scatter
+
+    @property
+    def _by_matrix(self) -> str:
+        return "profile"
+
+    def _model_of(self, scatter: Scatter, r: int) -> LatentModel:
+        n = scatter.count
+        check_sum_of_weights(n, scatter.rows)
         # No iteration reads the data, so more digits are to be had.
-        return ppca.factor_profile(
-            scatter.scatter / scatter.count, scatter.mean, scatter.count, r, tol=1e-4 * self.tol, max_iter=20 * int(self.max_iter)
-        )
+        return solver.factor_profile(scatter.scatter / n, scatter.mean, n, r, tol=1e-4 * self.tol, max_iter=20 * int(self.max_iter))
 
     def _finished(self, model: LatentModel) -> LatentModel:
         return model if self.rotation is None else replace(model, W=_turned(model.W, self.rotation))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.estimators.lazy import is_dask_array, is_lazy, map_lazily
+from streampca.estimators.lazy import is_dask_array, is_lazy, map_lazily, unlabelled
 from streampca.models.pca import scores_dtype
 from streampca.sources import open_array
 from streampca.sources.base import Array
@@ -30,6 +30,7 @@ class Invertible(Protocol):
 
 def rows_of_scores(X: Any, model: Invertible) -> Any:
     """Return the rows that scores stand for, lazily if they are lazy."""
+    X = unlabelled(X)
     scores = (X if is_dask_array(X) else open_array(X)) if is_lazy(X) else np.asarray(X)
     if scores.ndim != 2 or scores.shape[1] != model.n_components:
         raise DataError(f"scores of shape {scores.shape} do not have the {model.n_components} columns of this model")

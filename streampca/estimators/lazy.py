@@ -1,4 +1,4 @@
-"""Which inputs are lazy (paths, stored arrays, sources, Dask arrays), and how they are opened; the rest goes to scikit-learn's checks."""
+"""Which inputs are lazy (paths, stored arrays, sources, Dask and labelled arrays), how they are opened; the rest scikit-learn checks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from streampca.sources import is_stored, open_array, open_source
 from streampca.sources.base import Array, Source
+from streampca.sources.labelled import is_labelled, rows_and_names
 
 
 def is_dask_array(X: Any) -> bool:
@@ -17,13 +18,18 @@ def is_dask_array(X: Any) -> bool:
 
 
 def is_lazy(X: Any) -> bool:
-    """Return whether X is read block by block rather than held in memory."""
-    return is_stored(X) or is_dask_array(X)
+    """Return whether X is opened as a source: read block by block, or with labels that scikit-learn does not know."""
+    return is_stored(X) or is_dask_array(X) or is_labelled(X)
 
 
 def as_source(X: Any) -> Source:
     """Return a source for any lazy input."""
     return X if isinstance(X, Source) else open_source(X)
+
+
+def unlabelled(X: Any) -> Any:
+    """Return the array of a DataArray, anything else as it is."""
+    return rows_and_names(X)[0] if is_labelled(X) else X
 
 
 def map_lazily(function: Callable[[Array], Array], X: Any, n_columns: int | None, dtype: np.dtype[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar, Literal, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from streampca.planning import Plan
 from streampca.planning.covariance import Request, kept_vectors
 from streampca.planning.latent import REFINE
 from streampca.planning.sketch import sketch_precision
-from streampca.solvers import ppca
+from streampca.solvers import likelihood, ppca
 from streampca.solvers.covariance import eigenpairs
 from streampca.solvers.finish import orthonormal_rows
 from streampca.solvers.sketch import first_basis
@@ -32,6 +33,7 @@ class ProbabilisticPCA(LatentEstimator):
     The model is x = W z + mean + e with z ~ N(0, I) and e ~ N(0, noise_variance I) (Tipping & Bishop 1999). Without missing entries the
     maximum is found in one pass where the d x d covariance fits the memory, and in about four where it does not. With missing entries
     (NaN) it takes one pass per iteration of EM, and is the maximum for the entries that are observed.
+    A one-pass fit to complete rows keeps its sums: ``partial_fit``, ``merge`` and ``subtract`` are exact and read only the rows at hand.
 
     Parameters
     ----------
@@ -50,6 +52,9 @@ class ProbabilisticPCA(LatentEstimator):
         A number that stands for missing entries, such as -999, beside NaN.
     unobserved : {"error", "drop"}
         What to do about a column without any value: refuse it, or leave it out: it then has no loadings and its mean is NaN.
+    warm_start : bool, str or Path
+        Where EM starts: at the last fit of this estimator, or at a stored model, instead of at random: fewer iterations when few rows are
+        new. It has no effect where the covariance tells all.
     memory : str or int, optional
         Memory budget of the process, such as ``"2GiB"``; a fit that cannot keep it is refused. By default half of what is free.
     random_state : int, optional
@@ -94,6 +99,7 @@ class ProbabilisticPCA(LatentEstimator):
         tol: float = 1e-6,
         missing: float | None = None,
         unobserved: Literal["error", "drop"] = "error",
+        warm_start: bool | str | os.PathLike[str] = False,
         memory: str | int | None = None,
         random_state: int | None = None,
     ) -> None:
@@ -103,6 +109,7 @@ class ProbabilisticPCA(LatentEstimator):
         self.tol = tol
         self.missing = missing
         self.unobserved = unobserved
+        self.warm_start = warm_start
         self.memory = memory
         self.random_state = random_state
 
@@ -111,19 +118,26 @@ class ProbabilisticPCA(LatentEstimator):
             raise UsageError(f"unknown method {self.method!r}: choose one of {', '.join(_METHODS)}.{did_you_mean(self.method, _METHODS)}")
         return self.method
 
-    def _fit_complete(self, engine: Engine, plan: Plan) -> LatentModel:
-        r, info = cast("int", plan.n_components), engine.source.info
+    def _fit_complete(self, engine: Engine, plan: Plan) -> tuple[LatentModel, Scatter | None]:
+        r = cast("int", plan.n_components)
         if plan.solver == "subspace":
-            return self._by_passes(engine, plan.rank or r, r)
-        scatter = engine.run("scatter", Scatter(info.n_features))
-        n = scatter.count
+            return self._by_passes(engine, plan.rank or r, r), None
+        scatter = engine.run("scatter", Scatter(engine.source.info.n_features))
+        return self._model_of(scatter, r), scatter
+
+    @property
+    def _by_matrix(self) -> str:
+        return "em" if self.method == "em" else "closed-form"
+
+    def _model_of(self, scatter: Scatter, r: int) -> LatentModel:
+        n, d = scatter.count, scatter.n_features
         check_sum_of_weights(n, scatter.rows)
-        if plan.solver == "em":
+        if self.method == "em":
             # No iteration reads the data, so all digits are to be had.
-            multiply = ppca.by_matrix(scatter.scatter / n, scatter.mean, n)
+            multiply = likelihood.by_matrix(scatter.scatter / n, scatter.mean, n)
             most, tol = int(self.max_iter), min(self.tol, 1e-3) ** 2
-            return ppca.subspace(multiply, info.n_features, r, tol=tol, max_iter=most, refine=most, seed=self._seed)
-        spectrum = eigenpairs(scatter, np.ones(info.n_features), kept_vectors(info.n_features, r))
+            return ppca.subspace(multiply, d, r, tol=tol, max_iter=most, refine=most, seed=self._seed)
+        spectrum = eigenpairs(scatter, np.ones(d), kept_vectors(d, r))
         share = (n - 1) / n  # from the divisor n - 1 to n
         return ppca.closed_form_model(share * spectrum.variances, spectrum.vectors, share * spectrum.trace, r, scatter.mean, n)
 
@@ -135,7 +149,7 @@ class ProbabilisticPCA(LatentEstimator):
         start, pivot = first_basis(sketch).astype(np.float64), sketch.mean
         del sketch
         refine = min(REFINE, int(self.max_iter))
-        passes = ppca.Passes(engine.run, pivot)
+        passes = likelihood.Passes(engine.run, pivot)
         return ppca.subspace(
             passes, info.n_features, r, start=start, tol=self.tol, max_iter=int(self.max_iter), refine=refine, seed=self._seed
         )

@@ -17,6 +17,15 @@ from typing import Any
 import numpy as np
 
 from streampca.engine import Scheduler, choose_scheduler, connect
+from streampca.engine.launch import (
+    describe,
+    expected_jobs,
+    expected_processes,
+    local_processes,
+    performance_reported,
+    slurm_jobs,
+    wait_for_a_worker,
+)
 from streampca.errors import DataError, InterruptedRunError, OutputError, RefusedResumeError, StreamPCAError, UsageError
 from streampca.estimators import METHODS, StreamingTransformer, load, with_time
 from streampca.events import Observer
@@ -29,20 +38,22 @@ from streampca.jobs.manifest import Recorder, package_version, write_manifest
 from streampca.jobs.work import Work
 from streampca.memory import peak_rss
 from streampca.planning import Plan
-from streampca.report import check_report, report_of_run
+from streampca.report import check_report, empty_summary, report_of_run
 from streampca.sinks import Unfinished, check_sink
 from streampca.sources import open_source
 from streampca.sources.base import Source
 from streampca.staging import check_target, remove_partials
+from streampca.statistics.gathered import Gathered
+from streampca.statistics.score_density import ScoreDensity
 
 Summary = dict[str, Any]
-_CLOSE_SECONDS = 5
+_CLOSE_SECONDS, _WORKER_SECONDS = 5, 60
 
 
 def plan_job(config: JobConfig) -> Plan:
     """Return what a run would do, reading no data."""
     estimator = _estimator(config)
-    with scheduler_of(config.scheduler) as scheduler:
+    with _scheduler_to_plan_for(config.scheduler) as scheduler:
         return with_time(_plan(config, estimator, open_input(config.input), scheduler))
 
 
@@ -61,8 +72,8 @@ def run_job(config: JobConfig, observer: Observer, *, fresh: bool = False) -> Su
     source = open_input(config.input)
     recorder = Recorder(observer)
     missing, warnings = missing_chunks(source, config.input.missing_chunks, observer)
-    estimator = _estimator(config)
-    with locked(*outputs), scheduler_of(config.scheduler) as scheduler:
+    estimator, rows = _estimator(config), None
+    with locked(*outputs), scheduler_of(config.scheduler, observer) as scheduler:
         plan = _plan(config, estimator, source, scheduler)
         if work is not None:
             clear(outputs, fresh)
@@ -74,7 +85,7 @@ def run_job(config: JobConfig, observer: Observer, *, fresh: bool = False) -> Su
             fitted = time.perf_counter()
             if work is not None:
                 # The model comes last: scores alone never look like a complete run.
-                _write_scores(config, estimator, source, work, scheduler, recorder)
+                rows = _write_scores(config, estimator, source, work, scheduler, recorder)
                 _write_model(config, estimator, source, work)
         ended = time.perf_counter()
         seconds = {"fit": fitted - began, "write": ended - fitted, "total": ended - began}
@@ -86,7 +97,7 @@ def run_job(config: JobConfig, observer: Observer, *, fresh: bool = False) -> Su
             counts["checkpoints"] = {"written": ledger.count, "seconds": ledger.seconds}
         if work is not None:
             write_manifest(outputs[0], {**about, **counts})
-        _write_report(config, estimator, source, work, scheduler, recorder, {**about, **counts})
+        _write_report(config, estimator, source, work, scheduler, recorder, {**about, **counts}, rows)
         if work is not None:
             complete(outputs, work)
     return summary
@@ -94,18 +105,22 @@ def run_job(config: JobConfig, observer: Observer, *, fresh: bool = False) -> Su
 
 def _write_scores(
     config: JobConfig, estimator: StreamingTransformer, source: Source, work: Work, scheduler: Scheduler, observer: Observer
-) -> None:
-    """Write the scores, or the rest of them, unless an interrupted run has done so."""
+) -> ScoreDensity | None:
+    """Write the scores, or the rest of them, unless an interrupted run has done so; return what they tell of the rows, if all were seen."""
     output = config.output
     if not output.scores:
-        return
+        return None
     identity = {"model": model_digest(estimator), "fingerprint": source.info.fingerprint}
     unfinished = Unfinished.of(output.scores, identity, config.checkpoint.every)
     if "scores" in work.publishing and unfinished.is_published(output.scores):
-        return
+        return None
     overwrite = output.overwrite or "scores" in work.publishing
     work.about_to_publish("scores")
-    estimator.transform_to(source, output.scores, overwrite=overwrite, scheduler=scheduler, observer=observer, unfinished=unfinished)
+    empty = empty_summary(estimator) if output.report else None
+    gathered = None if empty is None else Gathered(empty)
+    how: dict[str, Any] = {"scheduler": scheduler, "observer": observer, "unfinished": unfinished, "gathered": gathered}
+    estimator.transform_to(source, output.scores, overwrite=overwrite, **how)
+    return None if gathered is None else gathered.complete(source.info.n_rows)
 
 
 def _write_model(config: JobConfig, estimator: StreamingTransformer, source: Source, work: Work) -> None:
@@ -127,6 +142,7 @@ def _write_report(
     scheduler: Scheduler,
     observer: Observer,
     manifest: dict[str, Any],
+    rows: ScoreDensity | None,
 ) -> None:
     """Write the report, in place of what an interrupted run has written of it."""
     output = config.output
@@ -136,7 +152,7 @@ def _write_report(
     if work is not None:
         overwrite = overwrite or "report" in work.publishing
         work.about_to_publish("report")
-    report_of_run(estimator, source, output.report, manifest, scheduler=scheduler, observer=observer, overwrite=overwrite)
+    report_of_run(estimator, source, output.report, manifest, summary=rows, scheduler=scheduler, observer=observer, overwrite=overwrite)
 
 
 @contextmanager
@@ -223,7 +239,7 @@ def transform_job(
     estimator.memory = memory
     source = open_input(input)
     _, warnings = missing_chunks(source, input.missing_chunks, observer)
-    with locked(to), scheduler_of(scheduler) as where:
+    with locked(to), scheduler_of(scheduler, observer) as where:
         clear([to], fresh)
         of = {"model": model_digest(estimator), "fingerprint": source.info.fingerprint}
         work.open({"streampca": package_version("streampca"), "input": input.model_dump(), **of}, fresh)
@@ -289,19 +305,52 @@ def open_input(config: InputConfig) -> Source:
 
 
 @contextmanager
-def scheduler_of(config: SchedulerConfig) -> Iterator[Scheduler]:
-    """Give the scheduler that a config, or ``DASK_SCHEDULER_ADDRESS``, names; close what was opened for it."""
-    address = config.address or (None if config.file else os.environ.get("DASK_SCHEDULER_ADDRESS"))
-    if not (address or config.file):
-        yield choose_scheduler(workers=config.workers)
-        return
-    client = connect(address or _address_in(str(config.file)))
-    for name in ("distributed", "distributed.client"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost cluster is told in one line, not in Dask's tracebacks
-    try:
-        yield choose_scheduler(client)
-    finally:
-        client.close(timeout=_CLOSE_SECONDS)
+def scheduler_of(config: SchedulerConfig, observer: Observer | None = None) -> Iterator[Scheduler]:
+    """Give the scheduler that a config, or ``DASK_SCHEDULER_ADDRESS``, names; close what was opened or started for it."""
+    observer = observer or Observer()
+    with _client_of(config) as client:
+        if client is None:
+            if config.performance_report:
+                raise UsageError("scheduler.performance_report tells what a Dask cluster did, but none is named: leave it out, or name one")
+            yield choose_scheduler(workers=config.workers)
+            return
+        for name in ("distributed", "distributed.client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost cluster is told in one line, not in Dask's tracebacks
+        wait_for_a_worker(client, observer, _WORKER_SECONDS if config.slurm is None else config.slurm.wait)
+        observer.noted(describe(client))
+        with performance_reported(client, config.performance_report):
+            yield choose_scheduler(client)
+
+
+@contextmanager
+def _client_of(config: SchedulerConfig) -> Iterator[Any]:
+    """Give a client of the cluster that a config names or asks to start, or None for threads of this process."""
+    if config.slurm is not None:
+        with slurm_jobs(config.slurm.options(), config.workers or 1) as client:
+            yield client
+    elif config.processes is not None:
+        with local_processes(config.processes, config.workers) as client:
+            yield client
+    elif address := config.address or (_address_in(config.file) if config.file else os.environ.get("DASK_SCHEDULER_ADDRESS")):
+        client = connect(address)
+        try:
+            yield client
+        finally:
+            client.close(timeout=_CLOSE_SECONDS)
+    else:
+        yield None
+
+
+@contextmanager
+def _scheduler_to_plan_for(config: SchedulerConfig) -> Iterator[Scheduler]:
+    """Give the scheduler that a run would have; a plan starts no workers."""
+    if config.slurm is not None:
+        yield expected_jobs(config.slurm.cores, config.slurm.memory, config.slurm.processes)
+    elif config.processes is not None:
+        yield expected_processes(config.processes, config.workers)
+    else:
+        with scheduler_of(config) as scheduler:
+            yield scheduler
 
 
 def _address_in(file: str) -> str:
@@ -318,7 +367,8 @@ def _address_in(file: str) -> str:
 
 def _estimator(config: JobConfig) -> StreamingTransformer:
     """Return the estimator that a config names, with a seed: a run that goes on must draw the same numbers as before."""
-    estimator = METHODS[config.method.name](**config.method.parameters, memory=config.memory)
+    rows = {"nan": config.input.nan} if config.input.nan != "error" else {}
+    estimator = METHODS[config.method.name](**{**config.method.parameters, **rows}, memory=config.memory)
     if estimator.get_params().get("random_state", 0) is None:
         estimator.set_params(random_state=0)
     return estimator

@@ -13,7 +13,8 @@ from typing import Any
 
 from streampca.engine import Scheduler
 from streampca.errors import DataError, UsageError
-from streampca.estimators import PCA, load
+from streampca.estimators import StreamingTransformer, load
+from streampca.estimators.updatable import UpdatableTransformer
 from streampca.events import Observer
 from streampca.failpoints import failpoint
 from streampca.jobs.config import InputConfig, SchedulerConfig
@@ -24,6 +25,7 @@ from streampca.jobs.manifest import Recorder, package_version, write_manifest
 from streampca.jobs.run import Summary, clear, complete, kept_if_useful, missing_chunks, model_digest, open_input, scheduler_of
 from streampca.jobs.work import Work
 from streampca.memory import peak_rss
+from streampca.report import drift_between
 from streampca.sources.base import Source
 from streampca.sources.many import ManySource
 from streampca.staging import check_target
@@ -51,12 +53,12 @@ class Change:
 
 def update_job(change: Change, observer: Observer) -> Summary:
     """Fold new rows into a stored model: the result is that of one fit to all rows."""
-    return _change(change, observer, "update", _news, PCA.merge)
+    return _change(change, observer, "update", _news, UpdatableTransformer.merge)
 
 
 def subtract_job(change: Change, observer: Observer) -> Summary:
     """Take rows out of a stored model: the result is that of a fit to the rows that are left."""
-    return _change(change, observer, "subtract", _leaving, PCA.subtract)
+    return _change(change, observer, "subtract", _leaving, UpdatableTransformer.subtract)
 
 
 def merge_job(out: str, models: Sequence[str], *, overwrite: bool = False, force: bool = False) -> Summary:
@@ -77,15 +79,19 @@ def merge_job(out: str, models: Sequence[str], *, overwrite: bool = False, force
 
 
 def _change(
-    change: Change, observer: Observer, command: str, select: Callable[[PCA, Source, Change], News], apply: Callable[[PCA, PCA], Any]
+    change: Change,
+    observer: Observer,
+    command: str,
+    select: Callable[[UpdatableTransformer, Source, Change], News],
+    apply: Callable[[UpdatableTransformer, UpdatableTransformer], Any],
 ) -> Summary:
     began = time.perf_counter()
     refuse_if_locked(change.target)
     work = Work(change.target)
     source = open_input(change.input)
     of = {"command": command, "input": change.input.model_dump(), "fingerprint": source.info.fingerprint}
-    with locked(change.target), scheduler_of(change.scheduler) as scheduler:
-        pca = _updatable(change.model)
+    with locked(change.target), scheduler_of(change.scheduler, observer) as scheduler:
+        fit = _updatable(change.model)
         if not change.fresh and _was_done(work, of, change.target):
             done = _updatable(change.target)
             clear([change.target], fresh=False)
@@ -95,30 +101,41 @@ def _change(
             check_target(change.to, change.overwrite or "model" in work.known().get("publishing", []))
         _, warnings = missing_chunks(source, change.input.missing_chunks, observer)
         clear([change.target], change.fresh)
-        work.open({"streampca": package_version("streampca"), "model": model_digest(pca), **of}, change.fresh)
+        work.open({"streampca": package_version("streampca"), "model": model_digest(fit), **of}, change.fresh)
         recorder = Recorder(observer)
         with kept_if_useful([change.target]):
-            news = select(pca, source, change)
+            news = select(fit, source, change)
             rows = news.parts[0] if len(news.parts) == 1 else ManySource(tuple(news.parts))
-            apply(pca, _part(pca, rows, change, work, scheduler, recorder))
-        pca.inputs_ = news.records
-        work.about_to_publish("model", model_digest(pca))
+            apply(fit, _part(fit, rows, change, work, scheduler, recorder))
+        drift = _drift(load(change.model), fit)
+        fit.inputs_ = news.records
+        work.about_to_publish("model", model_digest(fit))
         failpoint("model-before-write")
-        pca.save(change.target, overwrite=True)
-        summary = _summary(pca, began, rows.info.n_rows, change.target, warnings)
-        about = {"command": command, "model": change.model, "inputs": pca.inputs_, "passes": recorder.passes, "summary": summary}
-        write_manifest(change.target, about)
+        fit.save(change.target, overwrite=True)
+        summary = _summary(fit, began, rows.info.n_rows, change.target, warnings)
+        about = {"command": command, "model": change.model, "inputs": fit.inputs_, "passes": recorder.passes, "summary": summary}
+        write_manifest(change.target, {**about, "drift": drift})
         complete([change.target], work)
     return summary
 
 
-def _part(pca: PCA, rows: Source, change: Change, work: Work, scheduler: Scheduler, observer: Observer) -> PCA:
+def _drift(old: StreamingTransformer, new: StreamingTransformer) -> dict[str, Any] | None:
+    """Return how far the model has moved, for the report of the morning; None where there are no components to compare."""
+    try:
+        return drift_between(old, new).to_plain()
+    except UsageError:
+        return None
+
+
+def _part(
+    fit: UpdatableTransformer, rows: Source, change: Change, work: Work, scheduler: Scheduler, observer: Observer
+) -> UpdatableTransformer:
     """Return the sums of the rows, or the rest of them after an interruption."""
-    pca._check_columns(rows)
-    fitted_with, pca.memory = pca.memory, change.memory
-    plan = work.same_plan(pca.plan_part(rows, scheduler=scheduler))
-    pca.memory = fitted_with
-    return pca.part_of(rows, plan=plan, scheduler=scheduler, observer=observer, ledger=DiskLedger(work, change.every, observer))
+    fit._check_columns(rows)
+    fitted_with, fit.memory = fit.memory, change.memory
+    plan = work.same_plan(fit.plan_part(rows, scheduler=scheduler))
+    fit.memory = fitted_with
+    return fit.part_of(rows, plan=plan, scheduler=scheduler, observer=observer, ledger=DiskLedger(work, change.every, observer))
 
 
 def _was_done(work: Work, of: dict[str, Any], target: str) -> bool:
@@ -128,21 +145,21 @@ def _was_done(work: Work, of: dict[str, Any], target: str) -> bool:
     return bool(known.get("result")) and same and Path(target).exists() and model_digest(_updatable(target)) == known["result"]
 
 
-def _updatable(path: str) -> PCA:
+def _updatable(path: str) -> UpdatableTransformer:
     model = load(path)
-    if not isinstance(model, PCA) or not model.summary()["can_be_updated"]:
+    if not isinstance(model, UpdatableTransformer) or not model.can_be_updated:
+        how = f"fit with {model.kept_by} and keep the state, or " if isinstance(model, UpdatableTransformer) else ""
         raise UsageError(
-            f"{path} ({model.kind} by {model.solver_!r}) holds no sums that rows could be added to or taken from: "
-            "fit by solver='covariance' or 'tsqr' and keep the state, or fit all rows again"
+            f"{path} ({model.kind} by {model.solver_!r}) holds no sums that rows could be added to or taken from: {how}fit all rows again"
         )
     return model
 
 
-def _news(pca: PCA, source: Source, change: Change) -> News:
+def _news(fit: UpdatableTransformer, source: Source, change: Change) -> News:
     """Return the rows to add: those that the model does not hold yet, or all if forced."""
     if change.force:
-        return News(parts_of(source), [*pca.inputs_, *records_of(source)], [])
-    news = news_of(source, pca.inputs_)
+        return News(parts_of(source), [*fit.inputs_, *records_of(source)], [])
+    news = news_of(source, fit.inputs_)
     if not news.parts:
         raise UsageError(
             f"{change.model} holds all {source.info.n_rows} rows of {source.info.description} already: nothing is new; "
@@ -151,15 +168,15 @@ def _news(pca: PCA, source: Source, change: Change) -> News:
     return news
 
 
-def _leaving(pca: PCA, source: Source, change: Change) -> News:
+def _leaving(fit: UpdatableTransformer, source: Source, change: Change) -> News:
     """Return the rows to take out, and which inputs are left."""
     gone = {record["fingerprint"] for record in records_of(source)}
-    left = [record for record in pca.inputs_ if record["fingerprint"] not in gone]
+    left = [record for record in fit.inputs_ if record["fingerprint"] not in gone]
     taken = [record for record in left if record.get("taken") in gone]
     if taken and not change.force:
         raise UsageError(f"{source.info.description} was taken out of {change.model} already: --force would do it once more")
     notes: list[Record] = []
-    if len(left) == len(pca.inputs_):  # a part of some input: which one is not known
+    if len(left) == len(fit.inputs_):  # a part of some input: which one is not known
         info = source.info
         notes = [
             {"input": info.description, "fingerprint": "", "rows": -info.n_rows, "sample": None, "taken": each} for each in sorted(gone)
@@ -174,13 +191,13 @@ def _refuse_common(path: str, ours: list[Record], theirs: list[Record], force: b
         raise DataError(f"{path} holds rows of {common[0]}, as another of the models does: --force would count them twice")
 
 
-def _summary(pca: PCA, began: float, rows: int, target: str, warnings: list[str]) -> Summary:
+def _summary(fit: UpdatableTransformer, began: float, rows: int, target: str, warnings: list[str]) -> Summary:
     return {
         "rows": rows,
-        "rows_in_all": pca.n_samples_,
-        "components": pca.n_components_,
-        "solver": pca.solver_,
-        **pca.summary(),
+        "rows_in_all": fit.n_samples_,
+        "components": fit.n_components_,
+        "solver": fit.solver_,
+        **fit.summary(),
         "seconds": {"total": time.perf_counter() - began},
         "output": {"model": target},
         "warnings": warnings,

@@ -15,7 +15,7 @@ import numpy as np
 
 from streampca.errors import CorruptDataError, UsageError
 from streampca.models.pca import Array, Floats, scores_dtype
-from streampca.statistics.missing import Part, Posterior, packed_size, parts, strip_rows, unpack
+from streampca.statistics.posterior import Part, Posterior, packed_size, parts, strip_rows, unpack
 
 # Noise below these parts of a feature's variance is computed with as if it were that: the r x r matrices would be too close to
 # singular. Complete rows stand much less of it than rows with missing entries, which may determine only some of z.

@@ -7,7 +7,7 @@ from typing import Literal
 
 from streampca.engine import Scheduler, choose_scheduler
 from streampca.errors import DataError, UsageError, did_you_mean
-from streampca.memory import current_rss, default_budget, parse_bytes
+from streampca.memory import current_rss, default_budget, format_bytes, parse_bytes
 from streampca.planning.choice import SOLVERS, plan_with
 from streampca.planning.covariance import Request
 from streampca.planning.criteria import CRITERIA
@@ -20,6 +20,7 @@ from streampca.statistics.scatter import state_bytes
 __all__ = ["SOLVERS", "Limits", "PassPlan", "Plan", "Request", "check_criterion", "limits_of", "plan_pca", "with_scores"]
 
 _BASELINE_LIMIT = 384 * 2**20
+_OF_A_WORKER, _MOST_OF_A_WORKER = 0.6, 0.8  # by default; and at most, for there Dask pauses a worker
 
 
 def plan_pca(
@@ -60,15 +61,20 @@ def with_scores(plan: Plan, info: SourceInfo, limits: Limits, held: int | None =
 def limits_of(memory: str | int | None, scheduler: Scheduler | None = None) -> Limits:
     """Return what a run may take on a scheduler."""
     scheduler = scheduler or choose_scheduler()
-    return Limits(budget_of(memory, scheduler), scheduler.workers, process_baseline())
+    budget, note = budget_of(memory, scheduler)
+    return Limits(budget, scheduler.workers, process_baseline(), note)
 
 
-def budget_of(memory: str | int | None, scheduler: Scheduler) -> int:
-    """Return the budget in bytes: as given, or a part of what the smallest worker or this machine has."""
-    if memory is not None:
-        return parse_bytes(memory)
+def budget_of(memory: str | int | None, scheduler: Scheduler) -> tuple[int, str]:
+    """Return the budget in bytes, as given or a part of what there is, but never more than a worker can hold; and what it comes from."""
     limit = scheduler.memory_limit()
-    return default_budget() if limit is None else int(0.6 * limit)
+    if limit is None:
+        return (default_budget() if memory is None else parse_bytes(memory)), ""
+    part = _OF_A_WORKER if memory is None else _MOST_OF_A_WORKER
+    usable = int(part * limit)
+    if memory is not None and parse_bytes(memory) <= usable:
+        return parse_bytes(memory), ""
+    return usable, f"{part:.0%} of the {format_bytes(limit)} of the smallest Dask worker"
 
 
 def process_baseline() -> int:

@@ -113,7 +113,7 @@ class FeaturesProjection(CovarianceProjection):
             k = kept_components(self.request.n_components, m, self.base.n_rows)
             rows = min(PREIMAGE_ROWS, self._sample_rows)
             ridge = ridge_bytes(rows, self.base.n_features, k) + 8 * rows * self.base.n_features + TASK_OVERHEAD
-            stages.append(self.small("pre-images", 30.0 * rows**3, regression=ridge, **held))
+            stages.append(self.small("pre-images", 30.0 * rows**3, regression=ridge, sums=state_bytes(m), **held))
         return tuple(stages)
 
     @property
@@ -158,7 +158,12 @@ class FeaturesProjection(CovarianceProjection):
         k = kept_components(self.request.n_components, m, self.base.n_rows)
         values = 8 * rows * (3 * m + 4 * d) + 3 * 8 * _ERROR_STRIP * rows + self.features.workspace(rows)
         return self.small(
-            "error", features=self._held(), sample=self._sample(), sums=state_bytes(m), values=values + TASK_OVERHEAD, scores=8 * 6 * m * k
+            "error",
+            features=self._held(),
+            sample=self._sample(),
+            sums=2 * state_bytes(m),
+            values=values + TASK_OVERHEAD,
+            scores=8 * 6 * m * k,
         )
 
     def remedy(self, budget: int) -> str:
@@ -293,7 +298,8 @@ def _plan(
     stages = layout.stages
     if request.scores:
         k = kept_components(request.n_components, count, info.n_rows)
-        baseline = limits.baseline + transform_bytes(features, k, limits.workers)
+        kept = 0 if method == "exact" else state_bytes(count + 1) + 8 * count * count  # sums and root, to add rows to
+        baseline = limits.baseline + transform_bytes(features, k, limits.workers) + kept
         stages = (*stages, plan_scores(info, k, budget=limits.budget, workers=limits.workers, baseline=baseline).stage)
     return Plan(
         method="kpca",

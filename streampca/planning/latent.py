@@ -19,6 +19,7 @@ from streampca.planning.scores import plan_scores
 from streampca.planning.sketch import sketch_precision
 from streampca.sources.base import SourceInfo
 from streampca.statistics import missing, moments, products, sketch
+from streampca.statistics.observed import ObservedMoments
 from streampca.statistics.scatter import Precision, state_bytes
 
 EXTRA = 10  # columns of a subspace beyond the components: they make the last components converge as fast as the first
@@ -137,7 +138,7 @@ class MissingProjection(Projection):
     def stages(self, block_rows: int, workers: int = 1) -> tuple[PassPlan, ...]:
         """Return the passes, and the regressions between them."""
         d, r = self.info.n_features, self.request.n_components
-        observed = missing.ObservedMoments(d)
+        observed = ObservedMoments(d)
         first = self.fold(
             "moments", block_rows, workers, state=observed.nbytes, workspace=observed.workspace(block_rows), flops_per_row=6.0 * d
         )
@@ -205,7 +206,9 @@ def plan_latent(info: SourceInfo, request: LatentRequest, limits: Limits, *, sco
             refusals.append(error)
             continue
         plan = _plan(solver, job, layout, request, limits, reasons)
-        return _with_scores(plan, info, request, limits) if scores else plan
+        complete = job.complete if isinstance(job, WithReserve) else job
+        kept = state_bytes(info.n_features) if isinstance(complete, MatrixProjection) else 0
+        return _with_scores(plan, info, request, limits, kept) if scores else plan
     raise refusals[-1]
 
 
@@ -275,9 +278,10 @@ def _plan(solver: str, job: Projection, layout: Layout, request: LatentRequest, 
     )
 
 
-def _with_scores(plan: Plan, info: SourceInfo, request: LatentRequest, limits: Limits) -> Plan:
+def _with_scores(plan: Plan, info: SourceInfo, request: LatentRequest, limits: Limits, kept: int) -> Plan:
+    """Return the plan with a pass that writes the scores; ``kept`` are the bytes of the sums that the fit keeps."""
     r = request.n_components
-    held = transform_bytes(info.n_features, r, limits.workers)
+    held = transform_bytes(info.n_features, r, limits.workers) + kept
     stage = plan_scores(info, r, budget=limits.budget, workers=limits.workers, baseline=limits.baseline + held).stage
     return replace(plan, stages=(*plan.stages, stage))
 

@@ -25,6 +25,7 @@ class Limits:
     budget: int
     workers: int
     baseline: int
+    note: str = ""  # where the budget comes from, if not from the user
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def layout_of(job: Projection, limits: Limits) -> Layout:
     """Return the layout that the budget holds, or refuse a budget that holds none."""
     block_rows = next((rows for rows in job.block_choices() if job.peak(rows) <= limits.budget), None)
     if block_rows is None:
-        raise MemoryBudgetError(_refusal(job, limits.budget))
+        raise MemoryBudgetError(_refusal(job, limits.budget, limits.note))
     partition = Partition(job.info.segments, block_rows, shard_rows(job.info, block_rows))
     n_shards = len(partition.shards())
     most = min(limits.workers, n_shards)
@@ -102,16 +103,19 @@ def reasons_of(job: Projection, layout: Layout, limits: Limits) -> list[str]:
     return reasons
 
 
-def _refusal(job: Projection, budget: int) -> str:
+def _refusal(job: Projection, budget: int, note: str = "") -> str:
     """Say which stage does not fit, its bytes, and what would."""
     info, stages = job.info, job.stages(lowest_block(job.info))
     worst = max(stages, key=lambda stage: stage.peak_memory)
     parts = ", ".join(f"{name} {format_bytes(n_bytes)}" for name, n_bytes in worst.memory.items())
     enough = math.ceil(worst.peak_memory / MIB) + _SLACK
     message = (
-        f"a memory budget of {format_bytes(budget)} cannot hold stage '{worst.name}' of {info.n_rows:,} x {info.n_features:,} data: "
+        f"a memory budget of {format_bytes(budget)}{f' ({note})' if note else ''} cannot hold stage '{worst.name}' "
+        f"of {info.n_rows:,} x {info.n_features:,} data: "
         f"it needs at least {format_bytes(worst.peak_memory)} ({parts}). Give a memory of {enough}MiB or more"
     )
+    if note:
+        message += f", to workers that have more (dask worker --memory-limit {math.ceil(enough / 0.8)}MiB)"
     if budget <= worst.memory["process"]:
         return message + "; the process alone, with its libraries, takes more than this budget"
     return message + job.remedy(budget)

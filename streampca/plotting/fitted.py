@@ -14,6 +14,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _MOST_SHOWN = 500  # components
+_SHORTEST_ARROW = 0.08  # of the longest
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class Fitted:
     kind : str
         The name of the class.
     components : ndarray of shape (k, n_features)
-        Directions of unit length.
+        Directions of unit length, or the columns of a mixing matrix; of shape (k, 0) where there are none in the features.
     variances : ndarray of shape (k,)
         Variance along each.
     spectrum : ndarray
@@ -38,6 +39,8 @@ class Fitted:
         Whether they have names of their own.
     loglike : ndarray
         Log-likelihood after each pass; empty where there is none.
+    table : str
+        What the components are called: ``"loadings"``, ``"mixing matrix"``, or nothing where there are none in the features.
     """
 
     kind: str
@@ -48,16 +51,17 @@ class Fitted:
     names: list[str]
     named: bool
     loglike: Floats
+    table: str = "loadings"
 
     @property
     def k(self) -> int:
         """Number of components."""
-        return len(self.components)
+        return len(self.variances)
 
     @property
     def n_features(self) -> int:
         """Number of features."""
-        return int(self.components.shape[1])
+        return len(self.names)
 
     @property
     def ratios(self) -> Floats:
@@ -74,9 +78,11 @@ class Fitted:
         return np.sort(np.argsort(-sizes, kind="stable")[:n_features])
 
     def longest_arrows(self, most: int) -> Integers:
-        """Return the features with the longest arrows in the plane of the first two components, the longest first."""
-        lengths = np.square(self.components[:2]).sum(axis=0)
-        return np.argsort(-lengths, kind="stable")[:most]
+        """Return the features with the longest arrows in the plane of the first two components, the longest first; no mere stubs."""
+        lengths = np.linalg.norm(self.components[:2], axis=0)
+        order: Integers = np.argsort(-lengths, kind="stable")[:most]
+        longer: Integers = order[lengths[order] >= _SHORTEST_ARROW * lengths.max(initial=0.0)]
+        return longer
 
 
 def as_fitted(model: Any) -> Fitted:
@@ -85,7 +91,7 @@ def as_fitted(model: Any) -> Fitted:
     Parameters
     ----------
     model : estimator
-        With ``components_`` and ``explained_variance_``, or with ``W_`` and ``noise_variance_``.
+        With ``components_`` and ``explained_variance_``, with ``W_`` and ``noise_variance_``, with ``mixing_``, or with ``eigenvalues_``.
 
     Examples
     --------
@@ -104,14 +110,19 @@ def as_fitted(model: Any) -> Fitted:
         variances=variances,
         spectrum=spectrum,
         total=_total(model, inner, variances),
-        names=[f"x{index}" for index in range(components.shape[1])] if names is None else [str(name) for name in names],
+        names=[f"x{index}" for index in range(_width(model, components))] if names is None else [str(name) for name in names],
         named=names is not None,
         loglike=np.atleast_1d(np.asarray(getattr(model, "loglike_", ()), np.float64)),
+        table="mixing matrix" if hasattr(model, "mixing_") else "loadings" if components.size else "",
     )
 
 
+def _width(model: Any, components: Floats) -> int:
+    return int(components.shape[1] or getattr(model, "n_features_in_", 0))
+
+
 def _directions(model: Any) -> tuple[Floats, Floats]:
-    """Return directions of unit length and the variances along them."""
+    """Return directions of unit length (or what sources are mixed by) and the variances along them."""
     if hasattr(model, "components_") and hasattr(model, "explained_variance_"):
         return np.asarray(model.components_, np.float64), np.asarray(model.explained_variance_, np.float64)
     if hasattr(model, "W_"):
@@ -119,10 +130,14 @@ def _directions(model: Any) -> tuple[Floats, Floats]:
         lengths = np.linalg.norm(W, axis=0)
         noise = float(np.mean(getattr(model, "noise_variance_", 0.0)))
         return (W / np.where(lengths > 0, lengths, 1.0)).T, lengths**2 + noise
-    name = type(model).__name__
-    if hasattr(model, "n_components_"):
-        raise UsageError(f"{name} has no components in the features, and so none to draw: reports are for pca, ppca, fa and spca")
-    raise UsageError(f"{name} has no components to draw: fit it first, or load a fitted model with streampca.load")
+    if hasattr(model, "mixing_"):
+        mixing = np.asarray(model.mixing_, np.float64).T
+        return mixing, np.square(mixing).sum(axis=1)
+    if hasattr(model, "eigenvalues_"):
+        eigenvalues = np.asarray(model.eigenvalues_, np.float64)
+        weight = getattr(getattr(model, "_model", None), "weight", 2.0)
+        return np.empty((len(eigenvalues), 0)), eigenvalues / max(weight - 1, 1.0)
+    raise UsageError(f"{type(model).__name__} has no components to draw: fit it first, or load a fitted model with streampca.load")
 
 
 def _total(model: Any, inner: Any, variances: Floats) -> float:

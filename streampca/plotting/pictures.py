@@ -11,6 +11,7 @@ from streampca.errors import UsageError
 from streampca.plotting.fitted import Fitted, as_fitted
 from streampca.plotting.theme import Theme, colours, matplotlib_module, new_axes, theme_of
 from streampca.statistics.row_summary import RowSummary
+from streampca.statistics.score_density import ScoreDensity
 
 _MANY_ROWS = 4000  # from here on, rows are drawn as a density
 
@@ -70,20 +71,20 @@ def scree(model: Any, ax: Any = None, *, theme: str = "light") -> Any:
 
 def biplot(
     model: Any,
-    summary: RowSummary | None = None,
+    summary: ScoreDensity | None = None,
     scores: ArrayLike | None = None,
     ax: Any = None,
     *,
     arrows: int = 10,
     theme: str = "light",
 ) -> Any:
-    """Draw rows in the plane of the first two components, and the features with the longest arrows there.
+    """Draw rows in the plane of the first two components, and the features with the longest arrows there (of a kernel there are none).
 
     Parameters
     ----------
     model : estimator
         A fitted estimator with two components or more.
-    summary : RowSummary, optional
+    summary : RowSummary or ScoreDensity, optional
         Of the rows, as :func:`streampca.summarize_rows` makes it: drawn as a density.
     scores : array-like, optional
         Scores of rows, instead: points if they are few, else a density.
@@ -109,6 +110,7 @@ def biplot(
     ax = new_axes(colour, 6.6, 5.6) if ax is None else ax
     deviations = np.sqrt(np.maximum(fit.variances[:2], 0.0))
     if summary is not None:
+        deviations = summary.deviations
         _density(ax, summary, colour)
     elif scores is not None:
         deviations = _rows(ax, np.asarray(scores, np.float64), colour)
@@ -116,12 +118,12 @@ def biplot(
     _arrows(ax, fit, arrows, reach, colour)
     ax.set_box_aspect(1)
     ax.set(xlim=(-reach[0], reach[0]), ylim=(-reach[1], reach[1]), **_axis_labels(fit))
-    _title(ax, "Rows and features")
+    _title(ax, "Rows and features" if fit.table else "Rows")
     return ax
 
 
 def loadings(model: Any, ax: Any = None, *, n_components: int = 12, n_features: int = 30, theme: str = "light") -> Any:
-    """Draw the loadings of the leading features on the first components as a heat map.
+    """Draw the loadings of the leading features on the first components, or a mixing matrix, as a heat map.
 
     Parameters
     ----------
@@ -142,6 +144,8 @@ def loadings(model: Any, ax: Any = None, *, n_components: int = 12, n_features: 
     ['x0', 'x1', 'x2', 'x3']
     """
     fit, colour = as_fitted(model), theme_of(theme)
+    if not fit.table:
+        raise UsageError(f"{fit.kind} has no components in the features, and so no loadings: draw scree or biplot")
     k = min(fit.k, n_components)
     chosen = fit.leading_features(k, n_features)
     values = fit.components[:k, chosen].T
@@ -151,7 +155,7 @@ def loadings(model: Any, ax: Any = None, *, n_components: int = 12, n_features: 
     ax.set_xticks(range(k), [str(each + 1) for each in range(k)])
     ax.set_yticks(range(len(chosen)), [fit.names[each] for each in chosen])
     ax.set(xlabel="component")
-    _title(ax, "Loadings")
+    _title(ax, fit.table.capitalize())
     ax.tick_params(length=0)
     bar = ax.figure.colorbar(image, ax=ax, shrink=0.6, pad=0.02)
     bar.outline.set_visible(False)
@@ -178,6 +182,8 @@ def outliers(summary: RowSummary, ax: Any = None, *, theme: str = "light") -> An
     >>> sp.plot.outliers(sp.summarize_rows(sp.PCA(2).fit(X), X)).get_xscale()
     'log'
     """
+    if not isinstance(summary, RowSummary):
+        raise UsageError("outlying rows are told of a PCA only: T2 and SPE are those of its components")
     colour = theme_of(theme)
     ax = new_axes(colour) if ax is None else ax
     sample, worst = summary.sample, summary.outlying
@@ -229,7 +235,7 @@ def loglike(model: Any, ax: Any = None, *, theme: str = "light") -> Any:
     return ax
 
 
-def _density(ax: Any, summary: RowSummary, colour: Theme) -> None:
+def _density(ax: Any, summary: ScoreDensity, colour: Theme) -> None:
     """Draw counts by their logarithm: with many rows, the few at the edge matter as well."""
     counts = np.ma.masked_equal(summary.density.T, 0)
     norm = matplotlib_module("colors").LogNorm(vmin=max(counts.min(), 1e-300), vmax=counts.max()) if counts.count() else None

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from streampca.errors import UsageError
+from streampca.models.ica import ICAModel
+from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.selection import Spectrum, as_spectrum
 from streampca.solvers.choice import choose, known_spectrum
@@ -58,6 +60,8 @@ def _spectrum(estimator: Any) -> Spectrum | None:
             variances = model.explained_variance if model.spectrum is None else model.spectrum
             weight = float(model.n_samples) if model.weight is None else model.weight
             return known_spectrum(variances, model.n_samples, weight, model.n_features, model.total_variance)
+        if isinstance(model, (KernelModel, ICAModel)):  # their criteria would be those of another covariance
+            return None
         return as_spectrum(estimator) if hasattr(estimator, "explained_variance_ratio_") else None
     except UsageError:
         return None

@@ -19,12 +19,14 @@ from streampca.models.pca import PCAModel
 from streampca.plotting.fitted import Fitted, as_fitted
 from streampca.report import facts, figures
 from streampca.report.criteria import Verdict, verdicts
+from streampca.report.drift import Drift, drift_between
 from streampca.report.facts import Fact
 from streampca.report.numbers import compact, share, whole
-from streampca.report.rows import summarize_rows
+from streampca.report.rows import empty_summary, summarize_rows
 from streampca.sources.base import Source
 from streampca.staging import check_target, staged
 from streampca.statistics.row_summary import RowSummary
+from streampca.statistics.score_density import ScoreDensity
 
 _LONGEST_MANIFEST = 100_000  # letters
 _NO_ROWS = "No rows were given to the report: with the data (--data, or summary=...) one more pass tells which rows are outlying."
@@ -35,8 +37,9 @@ def write_report(
     estimator: Any,
     path: str | os.PathLike[str],
     *,
-    summary: RowSummary | None = None,
+    summary: ScoreDensity | None = None,
     manifest: Mapping[str, Any] | None = None,
+    since: Any = None,
     overwrite: bool = False,
 ) -> None:
     """Write what a fit found as one HTML file, for people: it needs no network and appears when it is complete.
@@ -47,10 +50,12 @@ def write_report(
         A fitted estimator.
     path : str or Path
         Where to write, for example ``report.html``.
-    summary : RowSummary, optional
+    summary : RowSummary or ScoreDensity, optional
         Of the rows, as :func:`streampca.summarize_rows` makes it: for the biplot and the outlying rows.
     manifest : mapping, optional
         What ``streampca run`` writes beside a model, or the summary that ``--json`` prints: its main facts are shown, all are listed.
+    since : estimator, optional
+        An older model of the same features: how far the components, the variances and the mean have moved from it is shown.
     overwrite : bool
         Replace an existing file.
 
@@ -64,7 +69,7 @@ def write_report(
     >>> file.read_text().count("<svg")
     5
     """
-    page = render(estimator, summary, manifest or {})
+    page = render(estimator, summary, manifest or {}, since)
     with staged(path, overwrite) as file:
         file.write_text(page, encoding="utf-8")
 
@@ -81,67 +86,83 @@ def report_of_run(
     path: str | os.PathLike[str],
     manifest: Mapping[str, Any],
     *,
+    summary: ScoreDensity | None = None,
     scheduler: Scheduler | None = None,
     observer: Observer | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write the report of a fit that has just been made; where it is a PCA, one more pass tells of its rows."""
-    told = isinstance(getattr(estimator, "_model", None), PCAModel)
-    rows = summarize_rows(estimator, source, scheduler=scheduler, observer=observer) if told else None
-    write_report(estimator, path, summary=rows, manifest=manifest, overwrite=overwrite)
+    """Write the report of a fit that has just been made; unless the summary is known, one more pass tells of its rows."""
+    if summary is None and empty_summary(estimator) is not None:
+        summary = summarize_rows(estimator, source, scheduler=scheduler, observer=observer)
+    write_report(estimator, path, summary=summary, manifest=manifest, overwrite=overwrite)
 
 
-def render(estimator: Any, summary: RowSummary | None, stored: Mapping[str, Any]) -> str:
+def render(estimator: Any, summary: ScoreDensity | None, stored: Mapping[str, Any], since: Any = None) -> str:
     """Return the page."""
-    fit, manifest = as_fitted(estimator), facts.of_run(stored)
-    environment = _environment()
-    said = verdicts(estimator)
-    drawn = {name: environment.globals["safe"](text) for name, text in _figures(fit, summary).items()}
-    kernel, drift = _named(getattr(estimator, "approximation_error_", None)), _named(manifest.get("drift"))
-    outlying = [] if summary is None else facts.outlying_rows(summary, fit.names)
-    sections = {
-        "facts": True,
-        "variance": True,
-        "biplot": "biplot" in drawn,
-        "loadings": True,
-        "outliers": True,
-        "loglike": "loglike" in drawn,
-        "kernel": bool(kernel),
-        "drift": bool(drift),
-        "quality": True,
-        "manifest": True,
+    fit, manifest, environment = as_fitted(estimator), facts.of_run(stored), _environment()
+    drift = Drift.from_plain(manifest.get("drift")) if since is None else drift_between(since, estimator)
+    found = {
+        **_head(estimator, fit, manifest),
+        **_variance(estimator, fit),
+        **_rows(estimator, fit, summary),
+        "figures": _figures(fit, summary, drift),
+        "facts": facts.headline(estimator, fit, manifest),
+        "checks": facts.checks(estimator, fit, summary, manifest),
+        "table": fit.table,
+        "features": facts.top_features(fit),
+        "kernel": facts.kernel(estimator),
+        "drift": facts.named(manifest.get("drift")) if drift is None else facts.drift(drift),
+        "moved": None if drift is None else (facts.variance_rows(drift), drift.features()),
+        "quality": facts.quality(estimator, fit, summary, manifest),
+        "run": _run(estimator, fit, manifest),
+        "manifest": _listed(stored),
     }
-    template = environment.get_template("report.html")
-    return str(
-        template.render(
-            title=f"{fit.kind}: {_headline(estimator, fit)}",
-            headline=_headline(estimator, fit),
-            subject=manifest.get("input"),
-            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            version=_version(),
-            style=environment.globals["safe"](_file("style.css")),
-            script=environment.globals["safe"](_file("script.js")),
-            sections=[(name, _NAMES[name]) for name, there in sections.items() if there and name in _NAMES],
-            facts=facts.headline(estimator, fit, manifest),
-            checks=facts.checks(estimator, fit, summary, manifest),
-            figures=drawn,
-            k=fit.k,
-            some_left=fit.shown() > fit.k,
-            verdicts=said,
-            chosen_by=_chosen_by(estimator),
-            rows_shown=None if summary is None else whole(summary.rows),
-            features=facts.top_features(fit),
-            outlying=outlying,
-            outlying_says=_outlying_says(summary, outlying),
-            no_rows=_NO_ROWS if isinstance(getattr(estimator, "_model", None), PCAModel) else _NO_DISTANCES,
-            kernel=kernel,
-            drift=drift,
-            quality=facts.quality(estimator, fit, summary, manifest),
-            run=_run(estimator, fit, manifest),
-            manifest=_listed(stored),
-            **_truncation(estimator, fit, said),
-        )
-    )
+    safe = environment.globals["safe"]
+    found["figures"] = {name: safe(text) for name, text in found["figures"].items()}
+    page = {"style": safe(_file("style.css")), "script": safe(_file("script.js")), "sections": _sections(found)}
+    return str(environment.get_template("report.html").render(**found, **page))
+
+
+def _head(estimator: Any, fit: Fitted, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    headline = _headline(estimator, fit)
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {"title": f"{fit.kind}: {headline}", "headline": headline, "subject": manifest.get("input"), "made": made, "version": _version()}
+
+
+def _variance(estimator: Any, fit: Fitted) -> dict[str, Any]:
+    said = verdicts(estimator)
+    about = {"k": fit.k, "some_left": fit.shown() > fit.k, "verdicts": said, "chosen_by": _chosen_by(estimator)}
+    return {**about, **_truncation(estimator, fit, said)}
+
+
+def _rows(estimator: Any, fit: Fitted, summary: ScoreDensity | None) -> dict[str, Any]:
+    outlying = facts.outlying_rows(summary, fit.names) if isinstance(summary, RowSummary) else []
+    return {
+        "rows_shown": None if summary is None else _rows_shown(summary, float(getattr(estimator, "n_samples_", 0))),
+        "outlying": outlying,
+        "outlying_says": _outlying_says(summary, outlying),
+        "no_rows": _NO_ROWS if isinstance(getattr(estimator, "_model", None), PCAModel) else _NO_DISTANCES,
+    }
+
+
+def _rows_shown(summary: ScoreDensity, n_rows: float) -> str:
+    some = not isinstance(summary, RowSummary) and summary.rows < n_rows
+    return f"{whole(summary.rows)} of {whole(n_rows)}" if some else whole(summary.rows)
+
+
+def _sections(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the sections that there are, with their names."""
+    drawn, table = found["figures"], str(found["table"])
+    missing = {
+        "biplot": "biplot" not in drawn,
+        "loadings": not table,
+        "outliers": table != "loadings",
+        "loglike": "loglike" not in drawn,
+        "kernel": not found["kernel"],
+        "drift": not found["drift"],
+    }
+    names = {**_NAMES, "loadings": table.capitalize(), "biplot": "Rows and features" if table else "Rows"}
+    return [(each, name) for each, name in names.items() if not missing.get(each)]
 
 
 _NAMES = {
@@ -190,12 +211,16 @@ def _headline(estimator: Any, fit: Fitted) -> str:
     return f"{fit.k} component{'' if fit.k == 1 else 's'} keep{'s' if fit.k == 1 else ''} {kept} of the variance{table}"
 
 
-def _figures(fit: Fitted, summary: RowSummary | None) -> dict[str, str]:
+def _figures(fit: Fitted, summary: ScoreDensity | None, drift: Drift | None) -> dict[str, str]:
     """Return the drawings that there are of this fit."""
-    drawn = {"scree": figures.scree(fit), "cumulative": figures.cumulative(fit), "loadings": figures.loadings(fit)}
-    if fit.k >= 2:
+    drawn = {"scree": figures.scree(fit), "cumulative": figures.cumulative(fit)}
+    if fit.table:
+        drawn["loadings"] = figures.loadings(fit)
+    if fit.k >= 2 and (fit.table or summary is not None):
         drawn["biplot"] = figures.biplot(fit, summary)
-    if summary is not None and summary.count:
+    if drift is not None:
+        drawn |= {"variances": figures.variances(drift), "moves": figures.moves(drift)}
+    if isinstance(summary, RowSummary) and summary.count:
         drawn["outliers"] = figures.outliers(summary, fit.names)
     if fit.loglike.size:
         drawn["loglike"] = figures.loglike(fit)
@@ -207,8 +232,8 @@ def _chosen_by(estimator: Any) -> str:
     return "" if selection is None else f", chosen by {selection.criterion}: {selection.reason}"
 
 
-def _outlying_says(summary: RowSummary | None, outlying: list[dict[str, Any]]) -> str:
-    if summary is None or not summary.count:
+def _outlying_says(summary: ScoreDensity | None, outlying: list[dict[str, Any]]) -> str:
+    if not isinstance(summary, RowSummary) or not summary.count:
         return ""
     within = f"{whole(summary.beyond('t2'))} rows ({share(summary.beyond('t2') / summary.count)}) exceed the limit of T²"
     if not np.isfinite(summary.limits[1]):
@@ -222,17 +247,6 @@ def _truncation(estimator: Any, fit: Fitted, said: list[Verdict]) -> dict[str, A
     limit = min(model.n_samples - 1, model.n_features) if isinstance(model, PCAModel) else len(fit.spectrum)
     known = min(len(fit.spectrum), limit)
     return {"truncated": bool(said) and known < limit, "known": whole(known), "limit": whole(limit)}
-
-
-def _named(found: Any) -> list[Fact]:
-    """Return numbers by name as facts; a single number has none."""
-    if found is None:
-        return []
-    pairs = found.items() if isinstance(found, Mapping) else [("relative error", found)]
-    return [
-        Fact(str(name).replace("_", " "), compact(float(value)) if isinstance(value, (int, float, np.number)) else str(value))
-        for name, value in pairs
-    ]
 
 
 def _run(estimator: Any, fit: Fitted, manifest: Mapping[str, Any]) -> list[Fact]:

@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from streampca.estimators import ICA
 from streampca.memory import format_bytes
+from streampca.models.kernel import KernelModel
 from streampca.plotting.fitted import Fitted
+from streampca.report.drift import Drift
 from streampca.report.numbers import compact, duration, share, whole
 from streampca.statistics.row_summary import RowSummary
+from streampca.statistics.score_density import ScoreDensity
 
 _TOP_FEATURES = 10
 _TOP_COMPONENTS = 20
+_EIGENVALUES = 8
 _EXPECTED_BEYOND = 0.01  # of ordinary rows: what the limits stand for
 _MANY_BEYOND = 0.05
 _GOOD_SUBSPACE = 1e-3
@@ -65,7 +70,7 @@ def headline(estimator: Any, fit: Fitted, manifest: Mapping[str, Any]) -> list[F
     facts += [
         Fact("features", whole(fit.n_features)),
         Fact("components", whole(fit.k), _how_chosen(estimator)),
-        Fact("variance kept", share(float(min(fit.ratios[: fit.k].sum(), 1.0)))),
+        Fact("variance kept", share(float(min(fit.ratios[: fit.k].sum(), 1.0))), "" if fit.table else "in the feature space of the kernel"),
     ]
     solver, passes = getattr(estimator, "solver_", None), getattr(estimator, "n_passes_", None)
     if solver:
@@ -103,7 +108,7 @@ def _accuracy(estimator: Any) -> list[Fact]:
     return [Fact("subspace error", compact(float(accuracy["subspace_error"])), "estimated 1 − MEV against the exact components")]
 
 
-def checks(estimator: Any, fit: Fitted, summary: RowSummary | None, manifest: Mapping[str, Any]) -> list[Check]:
+def checks(estimator: Any, fit: Fitted, summary: ScoreDensity | None, manifest: Mapping[str, Any]) -> list[Check]:
     """Return what was looked at, what is amiss first."""
     found = [*_check_accuracy(estimator), *_check_memory(manifest), *_check_rows(summary), *_check_convergence(estimator, fit)]
     warnings = [Check(False, str(message)) for message in manifest.get("warnings") or ()]
@@ -133,8 +138,8 @@ def _check_memory(manifest: Mapping[str, Any]) -> list[Check]:
     return [Check(fine, f"Peak memory {format_bytes(peak)}, {'within' if fine else 'above'} the projected {format_bytes(projected)}.")]
 
 
-def _check_rows(summary: RowSummary | None) -> list[Check]:
-    if summary is None or not summary.count:
+def _check_rows(summary: ScoreDensity | None) -> list[Check]:
+    if not isinstance(summary, RowSummary) or not summary.count:
         return []
     found = []
     for what, name in (("t2", "T²"), ("spe", "SPE")):
@@ -149,6 +154,11 @@ def _check_rows(summary: RowSummary | None) -> list[Check]:
 
 def _check_convergence(estimator: Any, fit: Fitted) -> list[Check]:
     converged = getattr(estimator, "converged_", None)
+    change = getattr(getattr(estimator, "_model", None), "change", None)
+    if isinstance(estimator, ICA) and change is not None:
+        fine = change <= estimator.tol
+        words = "converged" if fine else "did not converge: give a larger max_iter, or tol"
+        return [Check(fine, f"The rotation {words} ({estimator.n_iter_} iterations, last change {compact(change)}).")]
     if converged is None:
         return []
     passes = fit.loglike.size or int(getattr(estimator, "n_iter_", 0))
@@ -164,10 +174,10 @@ def constant_columns(estimator: Any, fit: Fitted) -> list[int]:
     return [int(each) for each in np.flatnonzero(~fit.components.any(axis=0))]
 
 
-def quality(estimator: Any, fit: Fitted, summary: RowSummary | None, manifest: Mapping[str, Any]) -> list[Fact]:
+def quality(estimator: Any, fit: Fitted, summary: ScoreDensity | None, manifest: Mapping[str, Any]) -> list[Fact]:
     """Return what is known of the data itself."""
     constant = constant_columns(estimator, fit)
-    facts = [Fact("constant columns", whole(len(constant)), _some([fit.names[index] for index in constant]))]
+    facts = [Fact("constant columns", whole(len(constant)), _some([fit.names[index] for index in constant]))] if fit.table else []
     absent = [str(each) for each in manifest.get("warnings") or () if "chunk" in str(each)]
     known = manifest.get("missing_chunks")
     number = whole(known) if isinstance(known, int) else "some" if absent else "not known" if not manifest else "none reported"
@@ -178,13 +188,59 @@ def quality(estimator: Any, fit: Fitted, summary: RowSummary | None, manifest: M
     else:
         facts.append(Fact("NaN or infinite entries", "none", "a fit refuses them"))
     if summary is not None:
-        facts.append(
-            Fact(
-                "rows looked at", whole(summary.rows), f"weights add up to {whole(summary.count)}" if summary.count != summary.rows else ""
-            )
-        )
+        weights = f"weights add up to {whole(summary.count)}" if summary.count != summary.rows else ""
+        facts.append(Fact("rows looked at", whole(summary.rows), weights))
         facts.append(Fact("rows beyond the biplot", whole(summary.outside), "more than 5 standard deviations on component 1 or 2"))
     return facts
+
+
+def kernel(estimator: Any) -> list[Fact]:
+    """Return what kernel was used, and how well it was approximated; nothing of other models."""
+    model = getattr(estimator, "_model", None)
+    errors = named(getattr(estimator, "approximation_error_", None))
+    if not isinstance(model, KernelModel):
+        return errors
+    of_kernel = {name: value for name in ("gamma", "degree", "coef0") if (value := getattr(model.kernel, name, None)) is not None}
+    count = {"exact": "all rows", "nystrom": f"{len(model.matrix):,} landmarks", "fourier": f"{len(model.matrix):,} random features"}
+    facts = [Fact("kernel", model.kernel.name), *named(of_kernel), Fact("method", estimator.solver_, count.get(estimator.solver_, ""))]
+    facts += [Fact("frobenius error", compact(model.frobenius_error), "of the kernel matrix, relative, on pairs of sampled rows")]
+    facts += [Fact("uncaptured trace", compact(model.uncaptured_trace), "part of the kernel matrix: what the approximation leaves out")]
+    if model.negative_share > 0:
+        facts.append(Fact("negative spectrum", share(model.negative_share), "dropped: the kernel is not positive semi-definite here"))
+    first = ", ".join(compact(float(each)) for each in model.eigenvalues[:_EIGENVALUES])
+    return [*facts, Fact("eigenvalues", first + (", ..." if model.n_components > _EIGENVALUES else ""))]
+
+
+def drift(found: Drift) -> list[Fact]:
+    """Return what has changed since an older model, in words."""
+    changes, moved = np.abs(found.changes), np.abs(found.moved)
+    one, other = int(changes.argmax()), int(moved.argmax())
+    return [
+        Fact("rows", f"{whole(found.rows[0])} before, {whole(found.rows[1])} now"),
+        Fact("largest subspace angle", f"{compact(found.angle)}°", "(0° is the same subspace, 90° has a direction that is new altogether)"),
+        Fact("largest variance change", _percent(found.changes[one]), f"of component {one + 1}"),
+        Fact("largest mean shift", f"{found.moved[other]:+.3g} standard deviations", f"of {found.names[other]}"),
+    ]
+
+
+def variance_rows(found: Drift) -> list[dict[str, Any]]:
+    """Return the variances before and now as rows of a table."""
+    return [{**row, "change": _percent(row["change"])} for row in found.variances()]
+
+
+def _percent(change: float) -> str:
+    return f"{100 * change:+.3g}%" if np.isfinite(change) else "from nothing"
+
+
+def named(found: Any) -> list[Fact]:
+    """Return numbers by name as facts; a single number has none."""
+    if found is None:
+        return []
+    pairs = found.items() if isinstance(found, Mapping) else [("relative error", found)]
+    return [
+        Fact(str(name).replace("_", " "), compact(float(value)) if isinstance(value, (int, float, np.number)) else str(value))
+        for name, value in pairs
+    ]
 
 
 def top_features(fit: Fitted) -> list[dict[str, Any]]:
@@ -192,13 +248,14 @@ def top_features(fit: Fitted) -> list[dict[str, Any]]:
     rows = []
     for number, component in enumerate(fit.components[:_TOP_COMPONENTS]):
         order = np.argsort(-np.abs(component), kind="stable")[:_TOP_FEATURES]
+        whole_length = float(np.square(component).sum()) or 1.0
         rows += [
             {
                 "component": number + 1,
                 "rank": rank + 1,
                 "feature": fit.names[i],
                 "loading": float(component[i]),
-                "share": float(component[i]) ** 2,
+                "share": float(component[i]) ** 2 / whole_length,
             }
             for rank, i in enumerate(order)
         ]

@@ -7,9 +7,11 @@ from html import escape
 import numpy as np
 
 from streampca.plotting.fitted import Fitted, Floats
+from streampca.report.drift import Drift
 from streampca.report.numbers import compact, share, whole
 from streampca.report.svg import Axis, Panel, drawing, spread, text_width, title
-from streampca.statistics.row_summary import GRID, REACH, RowSummary
+from streampca.statistics.row_summary import RowSummary
+from streampca.statistics.score_density import GRID, REACH, ScoreDensity
 
 _SAMPLE_DOTS = 800
 _ARROWS = 10
@@ -61,17 +63,21 @@ def cumulative(fit: Fitted) -> str:
         float(parts[last - 1]),
         f"{share(float(fit.ratios[: fit.k].sum()))} with {fit.k}",
         anchor="end" if right else "start",
-        dx=-4 if right else 8,
-        dy=30 if right else 22,
+        dx=-9 if right else 8,
+        dy=-5 if right else 22,  # a curve that never falls is neither there nor there
     )
     return panel.render()
 
 
-def biplot(fit: Fitted, summary: RowSummary | None) -> str:
-    """Draw the density of the rows in the plane of the first two components, and the longest arrows of features."""
+def biplot(fit: Fitted, summary: ScoreDensity | None) -> str:
+    """Draw the density of the rows in the plane of the first two components, and the longest arrows of features, where there are some."""
     reach = _reach(summary)
     panel = Panel(
-        Axis(-reach, reach), Axis(-reach, reach), "Rows and features in the plane of the first two components.", height=450, right=14
+        Axis(-reach, reach),
+        Axis(-reach, reach),
+        f"Rows{' and features' if fit.table else ''} in the plane of the first two components.",
+        height=450,
+        right=14,
     )
     panel.grid(*(f"component {number + 1} ({share(float(fit.ratios[number]))}), in standard deviations" for number in range(2)))
     if summary is not None:
@@ -80,7 +86,7 @@ def biplot(fit: Fitted, summary: RowSummary | None) -> str:
     return panel.render()
 
 
-def _reach(summary: RowSummary | None) -> float:
+def _reach(summary: ScoreDensity | None) -> float:
     """Return how many standard deviations to show: all but one row in a thousand, at least 2.5."""
     if summary is None or not summary.density.any():
         return 3.0
@@ -91,7 +97,7 @@ def _reach(summary: RowSummary | None) -> float:
     return max(enough * 2 * REACH / GRID, 2.5)
 
 
-def _density(panel: Panel, summary: RowSummary, reach: float) -> None:
+def _density(panel: Panel, summary: ScoreDensity, reach: float) -> None:
     """Draw the counts of rows by their logarithm: the few at the edge matter as well."""
     edges = np.linspace(-REACH, REACH, GRID + 1)
     most = float(np.log1p(summary.density.max()))
@@ -115,18 +121,25 @@ def _arrows(panel: Panel, fit: Fitted, reach: float) -> None:
             f'<circle cx="{panel.px(x):.1f}" cy="{panel.py(y):.1f}" r="3.2"/></g>'
         )
     for side in (False, True):
-        here = [index for index in range(len(chosen)) if (tips[index, 0] >= 0) == side]
-        heights = spread([panel.py(tips[index, 1]) for index in here], 15, panel.top + 8, panel.height - panel.bottom - 6)
-        for index, height in zip(here, heights, strict=True):
-            name = _short(fit.names[chosen[index]])
-            at = panel.px(tips[index, 0]) + (8 if side else -8)
-            at = min(at, panel.width - panel.right - text_width(name)) if side else max(at, panel.left + text_width(name))
-            anchor = "start" if side else "end"
-            panel.marks.append(f'<text class="name" x="{at:.1f}" y="{height + 4:.1f}" text-anchor="{anchor}">{escape(name)}</text>')
+        _arrow_names(panel, [(_short(fit.names[chosen[i]]), *tips[i]) for i in range(len(chosen)) if (tips[i, 0] >= 0) == side], side)
+
+
+def _arrow_names(panel: Panel, arrows: list[tuple[str, float, float]], right: bool) -> None:
+    """Write the names of arrows that point to one side beside their tips, apart from each other; above the arrow if there is no room."""
+    places, wanted = [], []
+    for name, x, y in arrows:
+        at = panel.px(x) + (8 if right else -8)
+        room = panel.width - panel.right - text_width(name) if right else panel.left + text_width(name)
+        places.append(min(at, room) if right else max(at, room))
+        wanted.append(panel.py(y) - (0 if places[-1] == at else 12))
+    heights = spread(wanted, 15, panel.top + 8, panel.height - panel.bottom - 6)
+    anchor = "start" if right else "end"
+    for (name, _, _), at, height in zip(arrows, places, heights, strict=True):
+        panel.marks.append(f'<text class="name" x="{at:.1f}" y="{height + 4:.1f}" text-anchor="{anchor}">{escape(name)}</text>')
 
 
 def loadings(fit: Fitted, n_components: int = 12, n_features: int = 28) -> str:
-    """Draw the loadings of the leading features on the first components as a heat map."""
+    """Draw the loadings of the leading features on the first components, or a mixing matrix, as a heat map."""
     k = min(fit.k, n_components)
     chosen = fit.leading_features(k, n_features)
     values = fit.components[:k, chosen].T
@@ -142,12 +155,13 @@ def loadings(fit: Fitted, n_components: int = 12, n_features: int = 28) -> str:
         for j in range(k):
             value = float(values[i, j])
             kind = "positive" if value >= 0 else "negative"
-            says = title(f"{fit.names[feature]} on component {j + 1}: {value:+.4f}")
+            says = title(f"{fit.names[feature]} on component {j + 1}: {value:+.4g}")
             marks.append(
                 f'<rect class="{kind}" x="{left + j * wide:.1f}" y="{y:.1f}" width="{wide - 1.5:.1f}" height="{tall - 1.5:.1f}" '
                 f'fill-opacity="{abs(value) / most:.2f}">{says}</rect>'
             )
-    return drawing(left + k * wide + 8, top + len(chosen) * tall + 8, f"Loadings of {len(chosen)} features on {k} components.", marks)
+    label = f"{fit.table.capitalize()} of {len(chosen)} features on {k} components."
+    return drawing(left + k * wide + 8, top + len(chosen) * tall + 8, label, marks)
 
 
 def outliers(summary: RowSummary, names: list[str]) -> str:
@@ -192,6 +206,42 @@ def loglike(fit: Fitted) -> str:
     for index, value in enumerate(values):
         gain = "" if index == 0 else f", {value - values[index - 1]:+.6g}"
         panel.dot("kept", index + 1, float(value), f"pass {index + 1}: {value:.8g}{gain}", 3.5)
+    return panel.render()
+
+
+def variances(drift: Drift) -> str:
+    """Draw the variances of an older model beside those of this one; by logarithms where they span more than two decades."""
+    rows = drift.variances()
+    values = np.array([[row["before"], row["now"]] for row in rows])
+    seen = values[values > 1e-12 * values.max(initial=0)]
+    log = bool(seen.size) and seen.max() > 100 * seen.min()
+    axis = Axis(float(seen.min()) / 2, float(seen.max()) * 1.4, log=True) if log else Axis(0, float(values.max(initial=0)) * 1.1 or 1.0)
+    panel = Panel(Axis(0.4, len(rows) + 0.6), axis, f"Variances of the first {len(rows)} components, before and now.", height=290)
+    panel.grid("component", "variance" + (" (log)" if log else ""), whole=True)
+    for number, pair in enumerate(values, 1):
+        for kind, word, value, side in (("left", "before", pair[0], -0.36), ("kept", "now", pair[1], 0.02)):
+            says = f"component {number}: variance {compact(value)} {word}"
+            panel.rect(kind, number + side, number + side + 0.34, axis.low, max(float(value), axis.low), says)
+    return panel.render()
+
+
+def moves(drift: Drift) -> str:
+    """Draw how far the mean of the features that have moved most went, in standard deviations."""
+    rows = drift.features()
+    lengths = [float(np.clip(row["moved"], -1e6, 1e6)) for row in rows]
+    low, high = min(0.0, *lengths), max(0.0, *lengths)
+    names = [_short(row["feature"]) for row in rows]
+    left = 16 + max(map(text_width, names))
+    margin = 0.05 * (high - low) or 1.0
+    across = Axis(low - (margin if low < 0 else 0.0), high + margin)
+    panel = Panel(across, Axis(len(rows) + 0.5, 0.5), "Features whose mean has moved most.", height=74 + 21.0 * len(rows), left=left)
+    panel.across("standard deviations", most=5)
+    panel.marks.append(f'<path class="rule" d="M{panel.px(0):.1f} {panel.top:.1f}V{panel.height - panel.bottom:.1f}"/>')
+    for number, (row, name, length) in enumerate(zip(rows, names, lengths, strict=True), 1):
+        kind = "positive" if length >= 0 else "negative"
+        panel.text("tick", across.low, number, name, anchor="end", dx=-7, dy=4)
+        says = f"{row['feature']}: mean moved by {row['moved']:+.3g} standard deviations"
+        panel.rect(kind, 0.0, length, number - 0.36, number + 0.36, says)
     return panel.render()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from html import escape
 
@@ -25,8 +26,8 @@ class Axis:
         """Return where a value lies between the ends, 0 to 1; beyond them, just outside."""
         low, high, at = self.low, self.high, value
         if self.log:
-            low, high, at = np.log10(low), np.log10(high), np.log10(max(value, 1e-300))
-        return float(np.clip((at - low) / ((high - low) or 1.0), -0.02, 1.02))
+            low, high, at = math.log10(low), math.log10(high), math.log10(max(value, 1e-300))
+        return min(max((at - low) / ((high - low) or 1.0), -0.02), 1.02)
 
     def ticks(self, most: int = 6) -> list[float]:
         """Return round values between the ends, not more than about so many.
@@ -75,7 +76,13 @@ class Panel:
             text = f"{compact(100 * value)}%" if percent else compact(value)
             self.marks.append(f'<path class="rule" d="M{self.left:.1f} {y:.1f}H{self.width - self.right:.1f}"/>')
             self.marks.append(f'<text class="tick" x="{self.left - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
-        for value in self.x.ticks(8):
+        self.across(x_label, whole=whole)
+        y = (self.top + self.height - self.bottom) / 2
+        self.marks.append(f'<text class="axis" transform="translate(13 {y:.1f}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>')
+
+    def across(self, label: str, *, whole: bool = False, most: int = 8) -> None:
+        """Draw the axis of x alone."""
+        for value in self.x.ticks(most):
             if whole and value != round(value):
                 continue
             x = self.px(value)
@@ -84,9 +91,7 @@ class Panel:
                 f'<text class="tick" x="{x:.1f}" y="{self.height - self.bottom + 18:.1f}" text-anchor="middle">{compact(value)}</text>'
             )
         middle = (self.left + self.width - self.right) / 2
-        self.marks.append(f'<text class="axis" x="{middle:.1f}" y="{self.height - 6:.1f}" text-anchor="middle">{escape(x_label)}</text>')
-        y = (self.top + self.height - self.bottom) / 2
-        self.marks.append(f'<text class="axis" transform="translate(13 {y:.1f}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>')
+        self.marks.append(f'<text class="axis" x="{middle:.1f}" y="{self.height - 6:.1f}" text-anchor="middle">{escape(label)}</text>')
 
     def rect(self, kind: str, x0: float, x1: float, y0: float, y1: float, says: str, grow: float = 0.0) -> None:
         """Draw a rectangle between values; grown by part of a pixel, neighbours leave no seam."""

@@ -83,9 +83,35 @@ def nystrom_map(kernel: Kernel, landmarks: Array) -> NystromMap:
         return NystromMap.fit(kernel, landmarks)
 
 
-def by_features(features: NystromMap | FourierMap, over: Over, wanted: Wanted, held: Array) -> KernelModel:
-    """Return the kernel PCA whose kernel is the products of features; ``held`` are rows to measure its error on."""
-    model, scatter, trace = _pca_of(features, over, wanted, held)
+def by_features(features: NystromMap | FourierMap, over: Over, wanted: Wanted, held: Array) -> tuple[KernelModel, Scatter]:
+    """Return the kernel PCA whose kernel is the products of features, and the sums of its pass; its error is measured on ``held`` rows."""
+    step = features.cheapest_pass()
+    run, info = over(step.features)
+    # Without a number the smallest variances count too: only float64 products have them right.
+    precision: Precision = choose_precision(info, step.precision) if isinstance(wanted, int) else "float64"
+    sums = run("scatter", Scatter(info.n_features, precision))
+    model, scatter = _pca_of(features, sums, wanted)
+    if step.precision == "auto" and precision == "float32" and too_coarse(model, scatter.rows):
+        sums = run("scatter-float64", Scatter(info.n_features, "float64"))
+        model, scatter = _pca_of(features, sums, wanted)
+    return _kernel_model(features, model, scatter, _trace(features, scatter, sums, held), wanted, held), sums
+
+
+def model_of_sums(features: NystromMap | FourierMap, sums: Scatter, wanted: Wanted, held: Array) -> KernelModel:
+    """Return the kernel PCA that follows from the sums of ``by_features``, whatever rows they are of."""
+    model, scatter = _pca_of(features, sums, wanted)
+    return _kernel_model(features, model, scatter, _trace(features, scatter, sums, held), wanted, held)
+
+
+def _pca_of(features: NystromMap | FourierMap, sums: Scatter, wanted: Wanted) -> tuple[PCAModel, Scatter]:
+    """Return the PCA of the features, and their scatter."""
+    scatter = features.cheapest_pass().finish(sums)
+    return model_of(scatter, Options(min(wanted, features.n_features_out) if isinstance(wanted, int) else wanted)), scatter
+
+
+def _kernel_model(
+    features: NystromMap | FourierMap, model: PCAModel, scatter: Scatter, trace: Trace, wanted: Wanted, held: Array
+) -> KernelModel:
     n = float(scatter.count)
     kept = model.explained_variance > _SMALL * model.explained_variance[0]
     scores = features.projected(model.components[kept], model.mean)
@@ -113,30 +139,13 @@ def by_features(features: NystromMap | FourierMap, over: Over, wanted: Wanted, h
     return replace(found, matrix=found.matrix * signs, offset=found.offset * signs)
 
 
-def _pca_of(features: NystromMap | FourierMap, over: Over, wanted: Wanted, held: Array) -> tuple[PCAModel, Scatter, Trace]:
-    """Return the PCA of the features, their scatter, and the trace of the kernel matrix."""
-    step = features.cheapest_pass()
-    run, info = over(step.features)
-    options = Options(min(wanted, features.n_features_out) if isinstance(wanted, int) else wanted)
-    # Without a number the smallest variances count too: only float64 products have them right.
-    precision: Precision = choose_precision(info, step.precision) if isinstance(wanted, int) else "float64"
-    raw = run("scatter", Scatter(info.n_features, precision))
-    scatter = step.finish(raw)
-    model = model_of(scatter, options)
-    if step.precision == "auto" and precision == "float32" and too_coarse(model, scatter.rows):
-        raw = run("scatter-float64", Scatter(info.n_features, "float64"))
-        scatter = step.finish(raw)
-        model = model_of(scatter, options)
-    return model, scatter, _trace(features, scatter, raw if step.root is not None else None, held)
-
-
-def _trace(features: NystromMap | FourierMap, scatter: Scatter, columns: Scatter | None, held: Array) -> Trace:
+def _trace(features: NystromMap | FourierMap, scatter: Scatter, sums: Scatter, held: Array) -> Trace:
     """Return the sums of k(x, x) and |f(x)|^2 over all rows, k(x, x) from the raw columns; where these were not streamed, from a sample."""
     known = trace_of(scatter)
     if features.kernel.unit_diagonal or not isinstance(features, NystromMap):
         return known
-    if columns is not None:
-        return replace(known, total=features.columns.trace(columns))
+    if features.cheapest_pass().root is not None:
+        return replace(known, total=features.columns.trace(sums))
     sampled = features.transform(held).astype(np.float64)
     captured = float(np.einsum("ij,ij->", sampled, sampled))
     whole = float(features.kernel.diagonal(features.columns.shifted(held)).sum())
@@ -148,9 +157,14 @@ def _uncaptured(trace: Trace, kernel: Kernel) -> float:
     return max(share, 0.0) if kernel.definite else share  # else rounding
 
 
+def preimage_rows(rows: Array) -> Array:
+    """Return the rows of a sample that the way back is learned from."""
+    return rows[:: -(-len(rows) // PREIMAGE_ROWS)]
+
+
 def with_preimage(model: KernelModel, rows: Array, alpha: float | Literal["auto"]) -> KernelModel:
     """Return the model with a way back from scores to rows, learned from some rows."""
-    rows = rows[:: -(-len(rows) // PREIMAGE_ROWS)]
+    rows = preimage_rows(rows)
     with in_pass():
         return replace(model, preimage=RidgePreimage.fit(model.transform(rows.astype(np.float64)), rows, alpha))
 

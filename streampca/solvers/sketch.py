@@ -154,9 +154,9 @@ def first_basis(sketch: Sketch) -> Array:
 def outside_variance(extraction: Extraction, sample: Sample, k: int, leading: int | None) -> float:
     """Return the variance in the directions that a basis misses, as far as they matter: rules that hold for all spectra measured.
 
-    A basis from a sketch misses directions as long as its last one: what is cut off was nearly kept. One of which only the first
-    ``leading`` are eigenvectors found before misses what lies between the next and the last of its variances. It is at least what the
-    residuals show, and the average of what is left.
+    A basis from a sketch misses directions nearly as long as its last one, and shorter ones the faster the variances decay. One of which
+    only the first ``leading`` are eigenvectors found before misses what lies between the next and the last of its variances. It is at
+    least what the residuals show, and the average of what is left.
     """
     ritz = extraction.ritz
     left = min(sample.rows - 1, len(sample.mean)) - len(ritz)
@@ -166,7 +166,7 @@ def outside_variance(extraction: Extraction, sample: Sample, k: int, leading: in
     shown = max(0.5 * float((extraction.residuals[k:] * ritz[k:]).max(initial=0.0)), rest)
     if leading is not None:
         return max(float(np.sqrt(last * ritz[min(leading, len(ritz) - 1)])), shown)
-    return max(last, shown)
+    return max(float(last**0.9 * min(rest, last) ** 0.1), shown)
 
 
 def _found(extraction: Extraction, Y: Array, k: int, outside: float, real: int, seed: int | None) -> Found:

@@ -21,6 +21,7 @@ from streampca.errors import DataError, SourceNotFoundError, UsageError
 from streampca.sources import files
 from streampca.sources.base import Source, SourceInfo, two_dimensional
 from streampca.sources.in_memory import ArraySource
+from streampca.sources.labelled import is_labelled, rows_and_names
 from streampca.sources.many import ManySource
 from streampca.sources.selection import ColumnsLike, RowsLike, column_indices, row_slice
 from streampca.sources.stored import StoredSource
@@ -98,7 +99,7 @@ def open_source(
     ----------
     data
         A path, a glob (``"runs/*.h5"``), a list of paths, a URL of a Zarr store, each with ``::name`` for the dataset
-        if wanted; a NumPy or Dask array; or a source.
+        if wanted; a NumPy or Dask array; a DataArray of xarray; or a source.
     dataset : str, optional
         The dataset in the file. Not needed if there is one 2-D numeric dataset only.
     samples_axis : {0, 1}
@@ -120,6 +121,11 @@ def open_source(
     """
     if samples_axis not in (0, 1):
         raise UsageError(f"samples_axis must be 0 (samples are rows) or 1 (samples are columns), not {samples_axis!r}")
+    if is_labelled(data):
+        if samples_axis:
+            raise UsageError("the dimensions of a DataArray say where its samples are: leave out samples_axis, or use .transpose()")
+        data, names = rows_and_names(data)
+        feature_names = names if feature_names is None else feature_names
     if _comes_from(data, "dask"):
         _no_dataset(dataset)
         from streampca.sources.dask_array import open_dask

@@ -10,7 +10,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,6 +20,7 @@ from streampca.errors import ChangedDataError, DataError, UsageError
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
+FLATTEN = "flatten its other axes, in Python for example by x.reshape(len(x), -1) of a Dask array x, which reads nothing"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class SourceInfo:
 
 class Source(ABC):
     """Rows of numbers. Subclasses are frozen dataclasses that give ``info`` and ``_read``."""
+
+    skips_nan: ClassVar[bool] = False  # rows with a NaN are passed over
 
     @property
     @abstractmethod
@@ -146,7 +149,8 @@ def numeric_dtype(dtype: DTypeLike, where: str) -> np.dtype[Any]:
 def two_dimensional(shape: tuple[int, ...], where: str) -> tuple[int, int]:
     """Return the shape if it is 2-D with at least one column, or refuse it."""
     if len(shape) != 2:
-        raise DataError(f"{where} has {len(shape)} dimension(s) (shape {shape}), but a table of samples x features (2-D) is needed")
+        more = f": {FLATTEN}" if len(shape) > 2 else ""
+        raise DataError(f"{where} has {len(shape)} dimension(s) (shape {shape}), but a table of samples x features (2-D) is needed{more}")
     if shape[1] == 0 or shape[0] == 0:
         raise DataError(f"{where} is empty (shape {shape}): there are 0 sample(s) or feature(s) in it, a minimum of 1 is required")
     return shape[0], shape[1]

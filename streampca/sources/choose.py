@@ -5,10 +5,12 @@ Pure functions on names, shapes and dtypes, shared by the readers of formats tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from streampca.errors import DataError, SourceNotFoundError, did_you_mean
+from streampca.sources.base import FLATTEN
 
 _LISTED = 20
 
@@ -32,13 +34,20 @@ def only_table(candidates: Sequence[Candidate], where: str) -> str:
     >>> only_table([Candidate("X", (9, 3), "float32", True), Candidate("t", (9,), "float64", True)], "a.h5")
     'X'
     """
-    tables = [each for each in candidates if len(each.shape) == 2 and each.numeric]
+    numeric = [each for each in candidates if each.numeric]
+    tables, deeper = [each for each in numeric if len(each.shape) == 2], [each for each in numeric if len(each.shape) > 2]
     if len(tables) == 1:
+        larger = [each for each in deeper if math.prod(each.shape) > math.prod(tables[0].shape)]
+        if larger:  # the table may be but the bounds of a coordinate
+            raise DataError(
+                f"{where} holds {tables[0]}, and larger arrays that are no tables: {listing(larger)}. Name what is meant: path::name"
+            )
         return tables[0].name
     if tables:
         raise DataError(f"{where} holds {len(tables)} 2-D numeric datasets: {listing(tables)}. Name one: dataset='...' or path::name")
     others = f"it has {listing(candidates)}" if candidates else "it has no dataset at all"
-    raise DataError(f"{where} holds no 2-D numeric dataset: {others}. A table of samples x features is needed")
+    more = f": {FLATTEN}" if deeper else ""
+    raise DataError(f"{where} holds no 2-D numeric dataset: {others}. A table of samples x features is needed{more}")
 
 
 def no_such_dataset(name: str, candidates: Sequence[Candidate], where: str) -> SourceNotFoundError:

@@ -25,7 +25,7 @@ from streampca.sources.choose import Candidate, no_such_dataset, only_table
 from streampca.sources.handles import HandleCache
 from streampca.sources.hdf5_raw import RawDataset, open_raw, raw_pipeline
 from streampca.sources.names import NAME_KEYS, as_names, sibling_keys
-from streampca.sources.stored import Cells, StoredSource, Table, stored_table
+from streampca.sources.stored import Cells, StoredSource, Table, not_applied, stored_table
 
 CHUNK_CACHE = 1 * MIB  # HDF5's cache per open dataset; HDF5 2.0 would take 8 MiB
 _MOST_LINKS = 32
@@ -165,7 +165,7 @@ def _unreadable(path: str, size: int, error: OSError) -> DataError:
 
 
 def _find(file: h5py.File, key: str | None, path: str) -> h5py.Dataset:
-    if key is None and file.attrs.get("encoding-type") == "anndata":
+    if key is None and (file.attrs.get("encoding-type") == "anndata" or (path.endswith(".h5ad") and "X" in file)):
         key = "X"
     node = follow(file, key or "/", path)
     if node is None:
@@ -330,6 +330,7 @@ def _details(dataset: h5py.Dataset, table: Table) -> dict[str, Any]:
         "checksum": _checksum({str(each["name"]) for each in filters}),
         "fill_value": dataset.fillvalue.item() if hasattr(dataset.fillvalue, "item") else dataset.fillvalue,
         "compression_ratio": round(dataset.nbytes / stored, 3) if stored else None,
+        "not_applied": not_applied(dataset.attrs),
     }
 
 
@@ -369,7 +370,7 @@ def _name_values(handle: Handle, path: str, table: Table) -> Iterator[Any]:
         yield _strings(_follow_quietly(file, f"{folder}/{key}", path), table.n_features)
     if dataset.name == "/X" or dataset.name.startswith("/layers/"):
         var = _follow_quietly(file, "/var", path)
-        index = var.attrs.get("_index") if isinstance(var, h5py.Group) else None
+        index = var.attrs.get("_index", "_index") if isinstance(var, h5py.Group) else None
         yield _strings(_follow_quietly(file, f"/var/{index}", path), table.n_features) if index else None
     for scale in dataset.dims[1 - table.samples_axis].values() if table.ndim == 2 else ():
         yield _strings(scale, table.n_features)

@@ -19,6 +19,7 @@ from streampca.memory import MIB
 from streampca.sources.base import Array, Source, SourceInfo, numeric_dtype, two_dimensional
 
 STAGING = 8 * MIB
+PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
 Cells = tuple[slice, ...]  # one for each stored axis
 
 
@@ -199,3 +200,13 @@ def _spans(start: int, stop: int, step: int, unit: int) -> Iterator[slice]:
         end = min(start - start % unit + step, stop)
         yield slice(start, end)
         start = end
+
+
+def not_applied(attributes: Any) -> str | None:
+    """Return netCDF's attributes that change the meaning of stored numbers, none of which is applied, as text; None if there are none.
+
+    >>> not_applied({"units": "K", "scale_factor": 0.01, "_FillValue": -32767})
+    'scale_factor=0.01, _FillValue=-32767'
+    """
+    found = [f"{name}={' '.join(map(str, np.ravel(attributes[name])))}" for name in PACKING if name in attributes]
+    return ", ".join(found) or None

@@ -28,7 +28,7 @@ from streampca.sources.choose import Candidate, no_such_dataset, only_table
 from streampca.sources.handles import HandleCache
 from streampca.sources.names import NAME_KEYS, as_names, sibling_keys
 from streampca.sources.raw_chunks import RawChunks
-from streampca.sources.stored import STAGING, Cells, StoredSource, Table, stored_table
+from streampca.sources.stored import STAGING, Cells, StoredSource, Table, not_applied, stored_table
 from streampca.sources.zarr_raw import open_raw
 
 SMALL_SHARD = 4 * MIB
@@ -316,6 +316,7 @@ def _details(array: Any, info: SourceInfo, key: str) -> dict[str, Any]:
         "checksum": _checksum(codecs),
         "fill_value": array.fill_value.item() if hasattr(array.fill_value, "item") else array.fill_value,
         "compression_ratio": round(info.bytes_decoded / info.bytes_stored, 3) if info.bytes_stored else None,
+        "not_applied": not_applied(array.attrs),
     }
 
 
@@ -364,7 +365,7 @@ def _name_values(handle: Handle, uri: str, key: str, table: Table) -> Iterator[A
             yield _strings(_member(root, f"{folder}/{sibling}".strip("/")), table.n_features)
     if key == "X" or key.startswith("layers/"):
         var = _member(root, "var")
-        index = var.attrs.get("_index") if isinstance(var, zarr.Group) else None
+        index = var.attrs.get("_index", "_index") if isinstance(var, zarr.Group) else None
         yield _strings(_member(root, f"var/{index}"), table.n_features) if index else None
 
 

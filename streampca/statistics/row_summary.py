@@ -14,10 +14,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.statistics.base import Array, Floats, Statistic, refuse_nonfinite
+from streampca.statistics.base import Array, Floats, refuse_nonfinite
+from streampca.statistics.score_density import GRID, ROWS_AT_ONCE, ScoreDensity, total
 
-GRID = 80  # cells of the density along each score
-REACH = 5.0  # standard deviations from the middle of the density to its edge
 PER_DECADE = 20  # bins of the histograms of T2 and SPE, which are measured in units of their limits
 DECADES = (-6, 6)
 SAMPLE = 1000  # distinct rows
@@ -25,10 +24,13 @@ OUTLYING = 50
 SAMPLE_SCORES = 8  # of each row of the sample, at most
 
 _STRIP_BYTES = 2**19  # of centred rows: they are multiplied while they are in the processor's own cache
-_ROWS_AT_ONCE = 4096
 _KEYS_BYTES = 2**20  # of rows that are hashed at once
+_LOOKED_AT = 4  # columns of a row that its place in the sample depends on, beside its length
 _BINS = PER_DECADE * (DECADES[1] - DECADES[0]) + 2  # those below and above are counted in the first and the last
-_CANCELLED = {"float64": 1e-8, "float32": 1e-2}  # |x|^2 - |z|^2 below this part of |x|^2 is computed from the residual instead
+_CANCELLED = {"float64": 1e-8, "float32": 1e-3}  # |x|^2 - |z|^2 below this part of |x|^2 is computed from the residual instead
+_UNSEEN = 1e-10  # of the limit of SPE: a squared length that makes no difference
+_HALF = np.uint64(32)  # bits
+_NO_KEY = np.uint64(2**32 - 1)  # an upper half that no row of a sample has
 _NO_VARIANCE = 1e-14  # relative to the first component: what rounding leaves of none
 
 
@@ -46,6 +48,8 @@ class Frame:
         Variance of each score.
     t2_limit, spe_limit : float
         What T2 and SPE of few rows exceed; infinite where it has no meaning.
+    whitening : ndarray of shape (k,), optional
+        What the scores that the model gives are divided by, where it makes them white.
     """
 
     mean: Floats
@@ -54,6 +58,7 @@ class Frame:
     explained_variance: Floats
     t2_limit: float
     spe_limit: float
+    whitening: Floats | None = None
 
     @property
     def deviations(self) -> Floats:
@@ -91,7 +96,7 @@ class Outlying(NamedTuple):
     scores: Array  # the first two
 
 
-class RowSummary(Statistic):
+class RowSummary(ScoreDensity):
     """Densities, histograms, a sample and outlying rows under a fitted PCA.
 
     Row numbers count all rows, also those of weight 0, which are nowhere else; a merge takes ``other`` as the rows that follow.
@@ -103,24 +108,14 @@ class RowSummary(Statistic):
     (2, np.int64(1), np.float64(900.0), np.int64(1))
     """
 
-    tolerance = 1e-9
-
     def __init__(self, frame: Frame) -> None:
+        super().__init__(None, frame.deviations)
         self._frame: Frame | None = frame
-        self.deviations: Floats = frame.deviations
         self.limits: Floats = np.array([frame.t2_limit, frame.spe_limit])
-        self.rows, self.count, self.outside = 0, 0.0, 0.0
-        self.density: Floats = np.zeros((GRID, GRID))  # first score by row, second by column
         self.t2: Floats = np.zeros(_BINS)
         self.spe: Floats = np.zeros(_BINS)
         self._sample = _empty_sample(min(len(frame.components), SAMPLE_SCORES))
         self._outlying = _empty_outlying()
-
-    @property
-    def edges(self) -> tuple[Floats, Floats]:
-        """Edges of the cells of the density, along the first and the second score."""
-        unit = np.linspace(-REACH, REACH, GRID + 1)
-        return unit * self.deviations[0], unit * self.deviations[1]
 
     @property
     def sample(self) -> Sample:
@@ -151,59 +146,61 @@ class RowSummary(Statistic):
         return partial(type(self), self._frame)
 
     def update(self, block: Array, weights: Floats | None = None) -> None:  # noqa: D102
+        self._fold(block, None, weights)
+
+    def add(self, block: Array, scores: Array, weights: Floats | None = None) -> None:
+        """Fold in the rows of a block whose scores the model has given."""
+        self._fold(block, scores, weights)
+
+    def _fold(self, block: Array, scores: Array | None, weights: Floats | None) -> None:
         frame: Any = self._frame
         projection = frame.components.astype(np.float32 if block.dtype == np.float32 else np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
-            for start in range(0, len(block), _ROWS_AT_ONCE):
-                rows = slice(start, start + _ROWS_AT_ONCE)
-                if not self._add_rows(frame, block[rows], None if weights is None else weights[rows], projection):
+            for start in range(0, len(block), ROWS_AT_ONCE):
+                rows = slice(start, start + ROWS_AT_ONCE)
+                found = _measured(block[rows], frame, projection, None if scores is None else scores[rows])
+                if not np.isfinite(found.spe).all():
                     refuse_nonfinite(block)
+                self._add_rows(frame, block[rows], found, None if weights is None else weights[rows])
 
-    def _add_rows(self, frame: Frame, rows: Array, weights: Floats | None, projection: Array) -> bool:
-        """Fold in a few thousand rows; return whether they are finite."""
-        scores, spe = _project(rows, frame, projection)
-        if not np.isfinite(spe).all():
-            return False
-        t2 = (scores * scores) @ frame.inverse_variances
-        each = np.ones(len(rows)) if weights is None else weights
+    def _add_rows(self, frame: Frame, rows: Array, found: _Measured, weights: Floats | None) -> None:
+        """Fold in a few thousand rows that have been measured."""
         index = np.arange(self.rows, self.rows + len(rows))
         self.rows += len(rows)
-        self.count += float(each.sum())
-        self._count_scores(scores, each)
-        self.t2 += _histogram(t2 / self.limits[0], each)
-        self.spe += _histogram(spe / self.limits[1], each)
-        self._add_to_sample(rows, index, each, t2, spe, scores)
-        self._add_outlying(frame, rows, index, each, t2, spe, scores)
-        return True
+        self.count += total(weights, len(rows))
+        self._count_scores(found.scores, weights)
+        self.t2 += _histogram(found.t2 / self.limits[0], weights)
+        self.spe += _histogram(found.spe / self.limits[1], weights)
+        self._add_to_sample(rows, index, found, weights)
+        self._add_outlying(frame, rows, index, found, weights)
 
-    def _count_scores(self, scores: Floats, weights: Floats) -> None:
-        """Add rows to the density; those beyond its edges only to their number."""
-        cells = np.empty((2, len(scores)), np.int64)
-        for axis, deviation in enumerate(self.deviations):
-            values = scores[:, axis] / deviation if deviation > 0 else np.zeros(len(scores))
-            cells[axis] = np.clip(np.floor((values / REACH + 1) * (GRID / 2)), -1, GRID)
-        inside = ((cells >= 0) & (cells < GRID)).all(axis=0)
-        self.outside += float(weights[~inside].sum())
-        flat = cells[0, inside] * GRID + cells[1, inside]
-        self.density += np.bincount(flat, weights[inside], GRID * GRID).reshape(GRID, GRID)
-
-    def _add_to_sample(self, rows: Array, index: Array, weights: Floats, t2: Floats, spe: Floats, scores: Floats) -> None:
-        keys = row_keys(rows)
-        highest = self._sample.keys[-1] if self._sample.row[-1] >= 0 else np.iinfo(np.uint64).max
-        chosen = (keys <= highest) & (weights > 0)
+    def _add_to_sample(self, rows: Array, index: Array, found: _Measured, weights: Floats | None) -> None:
+        """Add the rows with small keys: the upper half of a key is at hand, so that few rows are hashed from end to end."""
+        upper = found.keys if weights is None else np.where(weights > 0, found.keys, _NO_KEY)
+        full = self._sample.row[-1] >= 0
+        chosen = np.flatnonzero(upper <= self._sample.keys[-1] >> _HALF if full else upper < _NO_KEY)
+        if len(chosen) > SAMPLE:
+            distinct = np.unique(upper[chosen])
+            chosen = chosen[upper[chosen] <= distinct[min(SAMPLE, len(distinct)) - 1]]
+        if not len(chosen):
+            return
+        keys = upper[chosen] << _HALF | row_keys(rows, chosen) >> _HALF
         width = self._sample.scores.shape[1]
-        new = Sample(keys[chosen], index[chosen], weights[chosen], t2[chosen], spe[chosen], scores[chosen, :width])
+        each = np.ones(len(chosen)) if weights is None else weights[chosen]
+        new = Sample(keys, index[chosen], each, found.t2[chosen], found.spe[chosen], found.scores[chosen, :width])
         self._sample = _smallest(self._sample, new)
 
-    def _add_outlying(self, frame: Frame, rows: Array, index: Array, weights: Floats, t2: Floats, spe: Floats, scores: Floats) -> None:
+    def _add_outlying(self, frame: Frame, rows: Array, index: Array, found: _Measured, weights: Floats | None) -> None:
+        t2, spe, scores = found.t2, found.spe, found.scores
         excess = np.maximum(t2 / self.limits[0], spe / self.limits[1])
-        chosen = np.flatnonzero((weights > 0) & (excess > max(self._outlying.excess[-1], 0.0)))
+        outlying = excess > max(self._outlying.excess[-1], 0.0)
+        chosen = np.flatnonzero(outlying if weights is None else outlying & (weights > 0))
         if len(chosen) > OUTLYING:
             chosen = np.sort(chosen[np.lexsort((chosen, -excess[chosen]))[:OUTLYING]])
         if not len(chosen):
             return
         by_t2 = t2[chosen] / self.limits[0] >= spe[chosen] / self.limits[1]
-        feature = _main_features(frame, rows[chosen], scores[chosen], by_t2)
+        feature = _main_features(frame, rows, chosen, scores[chosen], by_t2)
         first = np.pad(scores[chosen, :2], ((0, 0), (0, max(2 - scores.shape[1], 0))))
         self._outlying = _largest(self._outlying, Outlying(index[chosen], excess[chosen], t2[chosen], spe[chosen], feature, first))
 
@@ -211,21 +208,14 @@ class RowSummary(Statistic):
         """Fold in the summary of the rows that follow those of this one."""
         self._sample = _smallest(self._sample, _shifted(other._sample, self.rows))
         self._outlying = _largest(self._outlying, _shifted(other._outlying, self.rows))
-        self.rows += other.rows
-        self.count += other.count
-        self.outside += other.outside
-        self.density += other.density
         self.t2 += other.t2
         self.spe += other.spe
+        super().merge(other)
 
     def to_arrays(self) -> dict[str, Array]:  # noqa: D102
         return {
-            "rows": np.array(self.rows, np.int64),
-            "count": np.array(self.count),
-            "outside": np.array(self.outside),
-            "deviations": self.deviations,
+            **super().to_arrays(),
             "limits": self.limits,
-            "density": self.density,
             "t2": self.t2,
             "spe": self.spe,
             **{f"sample_{name}": part for name, part in self._sample._asdict().items()},
@@ -234,25 +224,19 @@ class RowSummary(Statistic):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Self:  # noqa: D102
-        summary = cls.__new__(cls)
+        summary = super().from_arrays(arrays)
         summary._frame = None
-        summary.rows, summary.count, summary.outside = int(arrays["rows"]), float(arrays["count"]), float(arrays["outside"])
-        summary.deviations, summary.limits = arrays["deviations"], arrays["limits"]
-        summary.density, summary.t2, summary.spe = arrays["density"], arrays["t2"], arrays["spe"]
+        summary.limits, summary.t2, summary.spe = arrays["limits"], arrays["t2"], arrays["spe"]
         summary._sample = Sample(**{name: arrays[f"sample_{name}"] for name in Sample._fields})
         summary._outlying = Outlying(**{name: arrays[f"outlying_{name}"] for name in Outlying._fields})
         return summary
 
-    @property
-    def nbytes(self) -> int:  # noqa: D102
-        return sum(array.nbytes for array in self.to_arrays().values() if array.ndim)
-
     def workspace(self, rows: int) -> int:  # noqa: D102
         frame: Any = self._frame
         d, k = len(frame.mean), len(frame.components)
-        height, taken = min(rows, max(_STRIP_BYTES // (4 * d), 16)), min(rows, _ROWS_AT_ONCE)
-        strips = height * 5 * 8 * d + 2 * 8 * d * min(taken, _KEYS_BYTES // (8 * d) + 1) + 8 * 8 * d * OUTLYING
-        return strips + taken * 8 * (3 * k + 64) + 4 * 8 * d * k + 2 * 8 * GRID * GRID + 16 * 8 * d + 64 * 8 * SAMPLE
+        height, taken = min(rows, max(_STRIP_BYTES // (4 * d), 16)), min(rows, ROWS_AT_ONCE)
+        strips = height * 5 * 8 * d + 2 * 8 * d * min(taken, _KEYS_BYTES // (8 * d) + 1) + 8 * 8 * d * min(_rows_of_a_strip(d), OUTLYING)
+        return strips + taken * 8 * (3 * k + 64) + 2 * 8 * d * k + 2 * 8 * GRID * GRID + 16 * 8 * d + 64 * 8 * SAMPLE
 
 
 def bin_edges() -> Floats:
@@ -266,8 +250,8 @@ def bin_edges() -> Floats:
     return np.append(10.0 ** np.linspace(low, high, _BINS - 1), np.inf)
 
 
-def row_keys(rows: Array) -> NDArray[np.uint64]:
-    """Return a hash of the values of each row, the same in any memory layout.
+def row_keys(rows: Array, chosen: Array | None = None) -> NDArray[np.uint64]:
+    """Return a hash of the values of each row, or of chosen ones, the same in any memory layout.
 
     A sum of the row's words times odd numbers, modulo 2^64, mixed so that all bits depend on all others.
 
@@ -275,10 +259,11 @@ def row_keys(rows: Array) -> NDArray[np.uint64]:
     >>> keys[0] == keys[2], keys[0] == keys[1]
     (np.True_, np.False_)
     """
-    keys = np.empty(len(rows), np.uint64)
+    keys = np.empty(len(rows) if chosen is None else len(chosen), np.uint64)
     height = _KEYS_BYTES // (8 * rows.shape[1]) + 1
-    for start in range(0, len(rows), height):
-        keys[start : start + height] = _mixed(_sums_of_words(rows[start : start + height]))
+    for start in range(0, len(keys), height):
+        part = slice(start, start + height)
+        keys[part] = _mixed(_sums_of_words(rows[part] if chosen is None else rows[chosen[part]]))
     return keys
 
 
@@ -290,9 +275,13 @@ def _sums_of_words(rows: Array) -> NDArray[np.uint64]:
     size = plain.shape[1] * plain.itemsize
     word = next(each for each in (8, 4, 2, 1) if size % each == 0)
     words = plain.view(np.uint8).reshape(len(plain), size).view(f"u{word}")
-    odd = _mixed(np.arange(1, words.shape[1] + 1, dtype=np.uint64)) | np.uint64(1)
-    sums: NDArray[np.uint64] = words.astype(np.uint64, copy=False) @ odd
+    sums: NDArray[np.uint64] = words.astype(np.uint64, copy=False) @ _odd(words.shape[1])
     return sums
+
+
+def _odd(count: int) -> NDArray[np.uint64]:
+    """Return so many odd numbers, scattered over all 64 bits."""
+    return _mixed(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -303,43 +292,88 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _project(rows: Array, frame: Frame, projection: Array) -> tuple[Floats, Floats]:
-    """Return scores and SPE of rows, strip by strip."""
-    scores, errors = np.empty((len(rows), len(projection))), np.empty(len(rows))
-    height = max(_STRIP_BYTES // (len(frame.mean) * projection.itemsize), 16)
+class _Measured(NamedTuple):
+    """What is told of each of some rows."""
+
+    scores: Floats
+    t2: Floats
+    spe: Floats
+    keys: NDArray[np.uint64]  # upper halves, less than ``_NO_KEY``
+
+
+def _measured(rows: Array, frame: Frame, projection: Array, given: Array | None) -> _Measured:
+    """Measure rows strip by strip, from the scores that the model has given or else from what they are projected to here."""
+    dtype, columns = projection.dtype, _looked_at(len(frame.mean))
+    scores = np.empty((len(rows), len(projection))) if given is None else _plain_scores(given, frame)
+    squares, entries = np.empty(len(rows), dtype), np.empty((len(rows), len(columns)), dtype)
+    height = max(_STRIP_BYTES // (len(frame.mean) * dtype.itemsize), 16)
+    centring, buffer = _Centring.of(frame, dtype), np.empty((min(height, len(rows)), len(frame.mean)), dtype)
     for start in range(0, len(rows), height):
         strip = slice(start, start + height)
-        centred = _centred(rows[strip], frame, projection.dtype)
-        scores[strip] = centred @ projection.T
-        errors[strip] = _squared_errors(centred, scores[strip], projection)
-    return scores, errors
-
-
-def _centred(strip: Array, frame: Frame, dtype: np.dtype[Any]) -> Array:
-    """Return the rows less the mean, by the scale; what rounding the mean to float32 leaves out is subtracted as well."""
-    pivot = frame.mean.astype(dtype)
-    centred: Array = np.subtract(strip, pivot, dtype=dtype, casting="unsafe", order="C")
-    if dtype == np.float32:
-        centred -= (frame.mean - pivot).astype(dtype)
-    if (frame.scale != 1).any():
-        centred /= frame.scale.astype(dtype)
-    return centred
-
-
-def _squared_errors(centred: Array, scores: Floats, projection: Array) -> Floats:
-    """Return |x - x^|^2 of each row: |x|^2 - |z|^2, or of the residual itself where that difference would be rounding."""
-    squares = np.einsum("ij,ij->i", centred, centred).astype(np.float64)
+        centred = centring.apply(rows[strip], buffer)
+        if given is None:
+            scores[strip] = centred @ projection.T
+        np.einsum("ij,ij->i", centred, centred, out=squares[strip])
+        entries[strip] = centred[:, columns]
     errors: Floats = squares - np.einsum("ij,ij->i", scores, scores)
-    cancelled = errors < _CANCELLED[projection.dtype.name] * squares
-    if cancelled.any():
-        basis = projection.astype(np.float64)
-        rows = centred[cancelled].astype(np.float64)
-        rows -= (rows @ basis.T) @ basis
-        errors[cancelled] = np.einsum("ij,ij->i", rows, rows)
-    return errors
+    cancelled = np.flatnonzero(errors < _CANCELLED[dtype.name] * squares)
+    for start in range(0, len(cancelled), height):
+        few = cancelled[start : start + height]
+        residual = centring.apply(rows[few], buffer)
+        residual -= scores[few].astype(dtype) @ projection
+        errors[few] = np.einsum("ij,ij->i", residual, residual)
+    return _Measured(scores, (scores * scores) @ frame.inverse_variances, errors, _half_keys(squares, entries))
 
 
-def _histogram(ratios: Floats, weights: Floats) -> Floats:
+def _looked_at(n_features: int) -> NDArray[np.intp]:
+    """Return a few columns, evenly spread."""
+    return np.linspace(0, n_features - 1, min(_LOOKED_AT, n_features)).astype(np.intp)
+
+
+def _plain_scores(given: Array, frame: Frame) -> Floats:
+    """Return scores as they were before they were made white."""
+    plain: Floats = given.astype(np.float64)
+    if frame.whitening is not None:
+        plain *= frame.whitening
+    return plain
+
+
+class _Centring(NamedTuple):
+    """What is subtracted from rows, and what they are divided by; None where there is nothing to do."""
+
+    pivot: Array
+    rest: Array | None  # what rounding the mean to float32 leaves out, if it could be seen
+    scale: Array | None
+
+    @classmethod
+    def of(cls, frame: Frame, dtype: np.dtype[Any]) -> Self:
+        pivot = frame.mean.astype(dtype)
+        rest = frame.mean - pivot
+        unseen = _UNSEEN * frame.spe_limit if np.isfinite(frame.spe_limit) else 0.0
+        seen = not np.square(rest / frame.scale).sum() <= unseen
+        scaled = bool((frame.scale != 1).any())
+        return cls(pivot, rest.astype(dtype) if seen else None, frame.scale.astype(dtype) if scaled else None)
+
+    def apply(self, strip: Array, buffer: Array) -> Array:
+        centred: Array = np.subtract(strip, self.pivot, out=buffer[: len(strip)], dtype=buffer.dtype, casting="unsafe")
+        if self.rest is not None:
+            centred -= self.rest
+        if self.scale is not None:
+            centred /= self.scale
+        return centred
+
+
+def _half_keys(squares: Array, entries: Array) -> NDArray[np.uint64]:
+    """Return 32 bits that depend on the length of each row and on a few of its entries: hardly two distinct rows share them."""
+    word = f"u{squares.itemsize}"
+    keys: NDArray[np.uint64] = squares.view(word).astype(np.uint64)
+    for odd, entry in zip(_odd(entries.shape[1]), entries.T, strict=True):
+        keys += np.ascontiguousarray(entry).view(word) * odd
+    halves: NDArray[np.uint64] = np.minimum(_mixed(keys) >> _HALF, _NO_KEY - np.uint64(1))
+    return halves
+
+
+def _histogram(ratios: Floats, weights: Floats | None) -> Floats:
     """Return the weights by bin; not a number (0 by a limit of 0) counts as below."""
     with np.errstate(divide="ignore"):
         places = np.floor((np.log10(ratios) - DECADES[0]) * PER_DECADE) + 1
@@ -348,13 +382,22 @@ def _histogram(ratios: Floats, weights: Floats) -> Floats:
     return counts
 
 
-def _main_features(frame: Frame, rows: Array, scores: Floats, by_t2: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the column that contributes most to T2, or to SPE, of each row."""
-    centred = _centred(rows, frame, np.dtype(np.float64))
-    to_t2 = centred * ((scores * frame.inverse_variances) @ frame.components)
-    to_spe = (centred - scores @ frame.components) ** 2
-    found: NDArray[np.int64] = np.where(by_t2[:, None], to_t2, to_spe).argmax(axis=1)
+def _main_features(frame: Frame, rows: Array, chosen: Array, scores: Floats, by_t2: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the column that contributes most to T2, or to SPE, of each chosen row; a few at a time, for they may be wide."""
+    found, height = np.empty(len(chosen), np.int64), _rows_of_a_strip(len(frame.mean))
+    centring = _Centring.of(frame, np.dtype(np.float64))
+    for start in range(0, len(chosen), height):
+        few = slice(start, start + height)
+        wanted = rows[chosen[few]]
+        centred = centring.apply(wanted, np.empty(wanted.shape))
+        to_t2 = centred * ((scores[few] * frame.inverse_variances) @ frame.components)
+        to_spe = (centred - scores[few] @ frame.components) ** 2
+        found[few] = np.where(by_t2[few, None], to_t2, to_spe).argmax(axis=1)
     return found
+
+
+def _rows_of_a_strip(n_features: int) -> int:
+    return max(_STRIP_BYTES // (8 * n_features), 1)
 
 
 def _empty_sample(width: int) -> Sample:

@@ -92,25 +92,23 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class DaskProcesses:
-    """A scheduler and a worker, each a process."""
+    """A scheduler and its workers, each a process."""
 
     address: str
     file: Path
 
 
 @contextmanager
-def dask_processes(folder: Path) -> Iterator[DaskProcesses]:
-    """Start ``dask scheduler`` and ``dask worker`` on the loopback, and end them."""
+def dask_processes(folder: Path, n_workers: int = 1) -> Iterator[DaskProcesses]:
+    """Start ``dask scheduler`` and so many ``dask worker`` on the loopback, and end them."""
     address, file = f"tcp://127.0.0.1:{free_port()}", folder / "scheduler.json"
     port = address.rpartition(":")[2]
-    commands = [
-        ["scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", "--scheduler-file", str(file)],
-        ["worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(folder)],
-    ]
+    scheduler = ["scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", "--scheduler-file", str(file)]
+    worker = ["worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(folder)]
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for command in commands:
-            with (folder / f"{command[0]}.log").open("wb") as log:
+        for command in [scheduler, *[worker] * n_workers]:
+            with (folder / f"{command[0]}.log").open("ab") as log:
                 processes.append(subprocess.Popen([str(BIN / "dask"), *command], cwd=folder, env=environment(), stdout=log, stderr=log))
         wait_until(file.exists, 30)
         yield DaskProcesses(address, file)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.cli.small_shards import read_slowly
 
-read_slowly(0.05)
+
+def dask_setup(worker: Any) -> None:
+    """Called by the worker that preloads this: to import it, as pytest does, changes nothing."""
+    read_slowly(0.05)

@@ -20,7 +20,10 @@ from typing import Any
 from streampca import failpoints
 from streampca.cli import main
 from streampca.engine import tasks
+from streampca.estimators import load
+from streampca.jobs.work import Work
 from streampca.planning import layout, scores
+from streampca.sinks import Unfinished
 from tests.cli.harness import ROOT, environment
 
 
@@ -29,6 +32,12 @@ def cut_small() -> None:
     layout.BLOCK_ROWS = 32
     layout.SHARD_BYTES = layout.MIN_SHARD_BYTES = 8 * 1024
     scores.SCORES_BLOCK_BYTES = 8 * 1024
+
+
+def impute(model: str, data: str, to: str) -> None:
+    """Fill missing entries as a command would: go on with what a killed one has left."""
+    load(model).impute_to(data, to, unfinished=Unfinished.of(to, {"model": model, "data": data}, every=0))
+    Work(to).remove()
 
 
 def read_slowly(seconds: float) -> None:
@@ -132,7 +141,10 @@ def _cook(order: dict[str, Any], folder: Path) -> None:
         failpoints._visits.clear()
         sys.argv = ["streampca", *order["arguments"]]
         read_slowly(float(os.environ.get("SECONDS_PER_BLOCK", "0")))
-        main()
+        if order["arguments"][0] == "impute":
+            impute(*order["arguments"][1:])
+        else:
+            main()
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import pty
 import re
@@ -17,7 +19,8 @@ import numpy as np
 import pytest
 
 import streampca as sp
-from tests.cli.harness import COMMAND, end, environment, listing, run, start, table, visible, write_h5
+from streampca.events import ProgressObserver
+from tests.cli.harness import COMMAND, end, environment, listing, run, run_here, start, table, visible, write_h5
 
 
 def on_a_terminal(*arguments: object, cwd: Path) -> tuple[int, str, str]:
@@ -53,7 +56,7 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     assert "\x1b[" in screen
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen)
     for name in ("scatter", "scores"):
-        assert re.search(rf"{name} [━╸╺ ]+ 100% [\d,]+ rows/s \d+\.\d\d GB/s", plain), plain
+        assert re.search(rf"{name} [━╸╺ ]+ 100% [\d,]+ rows/s \d+\.\d\d GB/s [\d:]+ [\d.]+ [MG]iB", plain), plain
     assert "\x1b" not in output  # standard output is a pipe
 
 
@@ -141,3 +144,37 @@ def test_after_a_signal_in_the_middle_of_the_scores_the_same_command_works(tmp_p
     assert run(*command, "--rows", "0:2000", "--fresh", cwd=tmp_path).returncode == 0
     assert set(listing(tmp_path)) & {".m.zarr.streampca-run", ".z.npy.streampca-run"} == set()
     assert np.load(tmp_path / "z.npy").shape == (2000, 2)
+
+
+# --- logs ------------------------------------------------------------------------------------------------------
+
+
+def test_lines_of_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    write_h5(tmp_path / "x.h5", table(4000), chunks=(100, 8))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ProgressObserver, "seconds", 0.0)
+    done = run_here(["fit", "x.h5", "-k", 3, "--json", "--log", "json"], monkeypatch, capsys)
+    assert done.code == 0, done.stderr
+    assert json.loads(done.stdout)["components"] == 3
+    assert "\x1b" not in done.stderr
+    first, *between, last = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (first["event"], first["pass"], first["rows"], first["of"]) == ("started", "scatter", 0, 4000)
+    assert {record["event"] for record in between} == {"progress"}
+    assert (last["event"], last["rows"]) == ("finished", 4000)
+    assert {"time", "event", "pass", "rows", "of", "rows_per_s", "GB_per_s", "eta_s", "memory"} == between[0].keys()
+    failed = run_here(["fit", "x.h5", "-k", 9, "--log=json"], monkeypatch, capsys)
+    assert failed.code == 2
+    assert json.loads(failed.stderr)["exit_code"] == 2
+    text = run_here(["fit", "x.h5", "-k", 3, "--log", "text"], monkeypatch, capsys)
+    assert re.search(
+        r"pass scatter: 4,000 rows, 0\.00 GB\n.*pass scatter: 100%, [\d,]+ rows/s, \d+\.\d\d GB/s, 0 s left", text.stderr, re.DOTALL
+    )
+
+
+def test_pythons_logger(caplog: pytest.LogCaptureFixture) -> None:
+    sp.PCA(2).fit(table())
+    assert caplog.messages == []
+    with caplog.at_level(logging.INFO, logger="streampca"):
+        sp.PCA(2).fit(table())
+    assert caplog.messages[0] == "pass scatter: 400 rows, 0.00 GB"
+    assert caplog.messages[-1].startswith("pass scatter: done in")

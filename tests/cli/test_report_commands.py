@@ -42,6 +42,26 @@ def test_report_takes_the_manifest_beside_the_model(folder: Path, run: Any) -> N
     assert "peak memory" in (folder / "a.html").read_text()
 
 
+def test_report_since_an_older_model(folder: Path, run: Any) -> None:
+    write_h5(folder / "more.h5", table()[:100] * 2)
+    assert run("update", "m.zarr", "more.h5", "--to", "n.zarr", "-q").code == 0
+    for name, options in (("a.html", ()), ("b.html", ("--since", "m.zarr"))):  # its manifest says what it was made of
+        assert run("report", "n.zarr", "--to", name, *options).code == 0
+        assert "400 before, 500 now" in (folder / name).read_text()
+    assert run("report", "m.zarr", "--to", "c.html").code == 0
+    assert "Drift" not in (folder / "c.html").read_text()
+    sp.PCA(1).fit(table()[:, :2]).save(folder / "other.zarr")
+    done = run("report", "n.zarr", "--to", "d.html", "--since", "other.zarr")
+    assert (done.code, "has 2 features" in done.stderr, (folder / "d.html").exists()) == (2, True, False)
+
+
+def test_report_and_pictures_of_a_kernel(folder: Path, run: Any) -> None:
+    assert run("fit", "d.h5", "--method", "kpca", "-k", 2, "--model", "k.zarr", "--scores", "z.npy", "--report", "a.html", "-q").code == 0
+    assert "density of 400 rows" in (folder / "a.html").read_text()
+    for kind, code in (("scree", 0), ("biplot", 0), ("loadings", 2), ("outliers", 2)):
+        assert run("plot", kind, "k.zarr", "--to", f"{kind}.svg", "--data", "d.h5").code == code
+
+
 def test_report_refuses(folder: Path, run: Any) -> None:
     (folder / "a.html").write_text("mine")
     assert run("report", "m.zarr", "--to", "a.html").code == 73
@@ -97,7 +117,8 @@ def test_doctor_and_a_scheduler_that_does_not_answer(folder: Path, run: Any) -> 
     assert "is it running" in json.loads(done.stdout)["problems"][-1]
 
 
-def test_fit_with_a_report(folder: Path, run: Any) -> None:
+def test_fit_with_a_report(folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streampca.report.document.summarize_rows", None)  # the pass that writes the scores sees all rows
     done = run("fit", "d.h5", "-k", 2, "--model", "n.zarr", "--scores", "z.npy", "--report", "out/r.html", "--json")
     assert done.code == 0, done.stderr
     assert json.loads(done.stdout)["output"]["report"] == "out/r.html"
@@ -138,7 +159,7 @@ def test_a_report_without_jinja2_is_refused_before_the_fit(folder: Path, run: An
 
 @pytest.mark.parametrize("place", ["manifest-written", "run-complete"])
 def test_a_run_killed_around_its_report_goes_on(folder: Path, place: str) -> None:
-    command = ("fit", "d.h5", "-k", 2, "--model", "n.zarr", "--report", "r.html", "-q")
+    command = ("fit", "d.h5", "-k", 2, "--model", "n.zarr", "--scores", "z.npy", "--report", "r.html", "-q")
     assert run_apart(*command, cwd=folder, STREAMPCA_FAILPOINT=place).returncode == -9
     assert (folder / "r.html").exists() == (place == "run-complete")
     done = run_apart(*command, cwd=folder)

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_info
 from streampca.blocks import Segment
 from streampca.events import Observer
 from streampca.sources.base import Array, Source, SourceInfo
+from streampca.sources.files import not_found
 from streampca.statistics import Statistic
 
 
@@ -75,6 +76,21 @@ class Failing(Scripted):
         if self.marker:
             Path(self.marker).touch()
         raise OSError(f"cannot read row {self.row}")
+
+
+@dataclass(frozen=True)
+class Unseen(Scripted):
+    """Is a file that only one process sees, or none."""
+
+    pid: int = 0
+
+    def before(self, start: int, stop: int) -> None:
+        if os.getpid() != self.pid:
+            raise not_found("/data/x.h5")
+
+    def current_fingerprint(self) -> str:
+        self.before(0, 1)
+        return "same"
 
 
 @dataclass(frozen=True)

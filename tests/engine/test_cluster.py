@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,21 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from distributed.core import error_message
+from distributed.protocol import pickle
 
 import streampca as sp
+from streampca import errors
 from streampca.blocks import Partition
 from streampca.engine import Engine, Scheduler, choose_scheduler, connect
-from streampca.engine.cluster import Cluster
+from streampca.engine.cluster import Cluster, Job, _on_source
 from streampca.engine.threads import Threads
-from streampca.errors import InterruptedRunError, UsageError
+from streampca.errors import InterruptedRunError, MemoryBudgetError, SourceNotFoundError, UsageError
 from streampca.events import Observer
 from streampca.memory import GIB
 from streampca.statistics import Scatter
 from tests.engine.conformance import EngineTests, by_hand, cut, wait_until
-from tests.engine.scripted import Counter, Failing, Scripted, Sum, Telling, blas_threads, table
+from tests.engine.scripted import Counter, Failing, Scripted, Sum, Telling, Unseen, blas_threads, table
 from tests.statistics.conformance import bits
 
 
@@ -56,6 +60,19 @@ class TestCluster(EngineTests):
 
     def test_what_it_tells_the_planner(self, scheduler: Scheduler) -> None:
         assert (scheduler.workers, scheduler.memory_limit()) == (1, 2 * GIB)
+
+    def test_a_worker_that_does_not_see_the_file(self, scheduler: Scheduler) -> None:
+        """It is an interruption, which keeps what was done, but only if the file is there for this process."""
+        with pytest.raises(InterruptedRunError, match=r"worker tcp://127\.0\.0\.1:\d+: no such file: /data/x\.h5.*shared file system"):
+            self.run(scheduler, Sum(), Unseen(300, pid=os.getpid()))
+        gone = Unseen(300)
+        with pytest.raises(SourceNotFoundError, match="no such file"):
+            scheduler.fold(Sum(), gone, cut(gone), Observer())
+
+    def test_what_does_not_fit_in_a_worker_is_refused(self, scheduler: Scheduler) -> None:
+        source = sp.open_source(da.zeros((20_000, 12_000), chunks=(1000, 12_000)))
+        with pytest.raises(MemoryBudgetError, match=r"80% of the 2\.00 GiB of the smallest Dask worker.*dask worker --memory-limit \d+MiB"):
+            sp.PCA(solver="covariance", memory="64GiB").plan_for(source, scheduler=scheduler)
 
     def test_many_shards_are_scheduled_in_reasonable_time(self, scheduler: Scheduler) -> None:
         source = Scripted(500)
@@ -149,3 +166,32 @@ class TestLostWorkers:
 def test_numpy_is_the_same_on_the_workers(client: Client) -> None:
     """What the equality of bits rests on, and what a mixed cluster would not have."""
     assert set(client.run(lambda: np.__version__).values()) == {np.__version__}
+
+
+def test_a_worker_has_no_more_tasks_at_once_than_its_memory_allows(client: Client) -> None:
+    """A worker of four threads, as it is seen by its tasks."""
+    running: list[int] = []
+    most: list[int] = []
+
+    def work(source: Any, blocks: Any) -> None:
+        running.append(1)
+        most.append(len(running))
+        meeting.wait(20)
+        running.pop()
+
+    for at_once, together in ((2, 2), (None, 4)):
+        most.clear()
+        meeting = threading.Barrier(together)
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _, limit=at_once: _on_source(Job(work, None, limit), []), range(12)))
+        assert max(most) == together
+    assert Cluster(client).limited_to(3) == Cluster(client)
+    assert Cluster(client, at_once=4).workers == 1
+
+
+def test_every_error_comes_back_from_a_worker() -> None:
+    for kind in [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)]:
+        with pytest.raises(kind) as caught:
+            raise kind(*((0.0, 1, 2) if kind is errors.NonFiniteError else ("x",)))
+        back = pickle.loads(error_message(caught.value)["exception"].data)  # as a worker sends it
+        assert (type(back), str(back)) == (kind, str(caught.value))

@@ -27,7 +27,7 @@ from streampca.engine import choose_scheduler
 from streampca.errors import DataError, MemoryBudgetError, NonFiniteError, UsageError
 from streampca.memory import MIB
 from streampca.planning import process_baseline
-from streampca.solvers import ppca as solver
+from streampca.solvers import ppca_missing as solver
 from tests.estimators.planted import planted, stored, with_holes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,8 @@ def test_missing_chunks(tmp_path: Path, policy: str) -> None:
         def warned(self, message: str) -> None:
             self.heard.append(message)
 
-    config = make_config({"input": {"path": str(tmp_path / "x.h5"), "missing_chunks": policy}})
+    output = {"model": str(tmp_path / "m.zarr")}
+    config = make_config({"input": {"path": str(tmp_path / "x.h5"), "missing_chunks": policy}, "output": output})
     observer = Listener()
     observer.heard = []
     if policy == "error":
@@ -237,6 +239,8 @@ def test_missing_chunks(tmp_path: Path, policy: str) -> None:
     summary = run_job(config, observer)
     assert summary["warnings"] == observer.heard
     assert [message.split(" stored")[0] for message in observer.heard] == (["2"] if policy == "warn" else [])
+    manifest = json.loads((tmp_path / "m.zarr.manifest.json").read_text())
+    assert (manifest["missing_chunks"], manifest["summary"]["warnings"]) == (2, observer.heard)
 
 
 def test_outputs_never_replace_what_is_read_or_each_other(tmp_path: Path) -> None:
@@ -259,7 +263,7 @@ def test_outputs_never_replace_what_is_read_or_each_other(tmp_path: Path) -> Non
 
 
 def test_configs_of_every_kind_are_there() -> None:
-    assert {"quickstart.yaml", "hdf5.yaml", "zarr.yaml", "cluster.yaml"} <= {path.name for path in CONFIGS}
+    assert {"quickstart.yaml", "hdf5.yaml", "zarr.yaml", "cluster.yaml", "slurm.yaml"} <= {path.name for path in CONFIGS}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
@@ -283,7 +287,9 @@ def make_input(config: Any, folder: Path) -> int:
 def test_every_config_runs_from_end_to_end(path: Path, tmp_path: Path) -> None:
     config: Any = load_config(path)
     n_rows = make_input(config, tmp_path)
-    if config.scheduler.address is None:
+    if config.scheduler.slurm is not None:
+        done = run("run", path, "--set", "scheduler={workers: 1}", cwd=tmp_path)
+    elif config.scheduler.address is None:
         done = run("run", path, cwd=tmp_path)
     else:
         (tmp_path / "dask").mkdir()

@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 
 import streampca as sp
+from streampca import estimators
 from streampca.errors import DataError, OutputError, UsageError
 from streampca.events import Observer
 from streampca.jobs import Change, InputConfig, make_config, merge_job, run_job, subtract_job, update_job
 
-SOLVERS = ("covariance", "tsqr")
+METHODS: dict[str, dict[str, Any]] = {
+    "covariance": {"solver": "covariance"},
+    "tsqr": {"solver": "tsqr"},
+    "ppca": {"name": "ppca"},
+}
 
 
 def rows(n: int, seed: int = 0, d: int = 6) -> np.ndarray:
@@ -26,7 +31,7 @@ def fit(folder: Path, X: np.ndarray, name: str = "x", solver: str = "covariance"
     np.save(folder / f"{name}.npy", X)
     content = {
         "input": {"path": str(folder / f"{name}.npy")},
-        "method": {"n_components": 3, "solver": solver},
+        "method": {"n_components": 3, **METHODS[solver]},
         "memory": "1GiB",
         "output": {"model": str(folder / f"{name}.zarr"), **output},
     }
@@ -39,7 +44,8 @@ def change(model: str, path: Path | str, **more: Any) -> Change:
 
 
 def assert_is_fit_of(path: str | Path, X: np.ndarray, solver: str = "covariance", tolerance: float = 1e-12) -> None:
-    found, wanted = sp.load(path), sp.PCA(3, solver=solver).fit(X)
+    how = dict(METHODS[solver])
+    found, wanted = sp.load(path), estimators.METHODS[how.pop("name", "pca")](n_components=3, **how).fit(X)
     assert found.n_samples_ == len(X)
     np.testing.assert_allclose(found.explained_variance_, wanted.explained_variance_, rtol=tolerance)
     np.testing.assert_allclose(found.components_, wanted.components_, atol=100 * tolerance)
@@ -47,7 +53,7 @@ def assert_is_fit_of(path: str | Path, X: np.ndarray, solver: str = "covariance"
     np.testing.assert_allclose(found.noise_variance_, wanted.noise_variance_, rtol=10 * tolerance)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", METHODS)
 def test_thirty_nights_are_one_fit(tmp_path: Path, solver: str) -> None:
     model = fit(tmp_path, rows(500), solver=solver)
     nights = [rows(5 + night, seed=night + 1) for night in range(30)]
@@ -61,7 +67,7 @@ def test_thirty_nights_are_one_fit(tmp_path: Path, solver: str) -> None:
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".")]
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", METHODS)
 def test_four_sites_are_one_fit(tmp_path: Path, solver: str) -> None:
     parts = [rows(100 + 50 * site, seed=site) for site in range(4)]
     models = [fit(tmp_path, part, f"site{site}", solver) for site, part in enumerate(parts)]
@@ -76,14 +82,15 @@ def test_four_sites_are_one_fit(tmp_path: Path, solver: str) -> None:
     assert_is_fit_of(tmp_path / "twice.zarr", np.concatenate([parts[0], parts[0]]), solver)
 
 
-def test_subtract_undoes_update(tmp_path: Path) -> None:
+@pytest.mark.parametrize("solver", ["covariance", "ppca"])
+def test_subtract_undoes_update(tmp_path: Path, solver: str) -> None:
     X, Y = rows(500), rows(60, seed=1)
-    model = fit(tmp_path, X)
+    model = fit(tmp_path, X, solver=solver)
     np.save(tmp_path / "y.npy", Y)
     update_job(change(model, tmp_path / "y.npy"), Observer())
     subtract_job(change(model, tmp_path / "y.npy", to=str(tmp_path / "rest.zarr")), Observer())
-    assert_is_fit_of(model, np.concatenate([X, Y]))
-    assert_is_fit_of(tmp_path / "rest.zarr", X, tolerance=1e-11)
+    assert_is_fit_of(model, np.concatenate([X, Y]), solver)
+    assert_is_fit_of(tmp_path / "rest.zarr", X, solver, tolerance=1e-11)
     assert [each["input"] for each in sp.load(tmp_path / "rest.zarr").inputs_] == [str(tmp_path / "x.npy")]
 
 
@@ -184,3 +191,78 @@ def test_python_subtracts_too() -> None:
     np.testing.assert_allclose(left.explained_variance_, wanted.explained_variance_, rtol=1e-11)
     with pytest.raises(UsageError, match="covariance"):
         sp.PCA(3, solver="tsqr").fit(X).subtract(sp.PCA(3, solver="tsqr").fit(Y))
+
+
+# --- kernel features: of the landmarks that the first fit has chosen ---------------------------------------------------
+
+
+KERNELS: dict[str, dict[str, Any]] = {"nystrom": {"n_landmarks": 40}, "fourier": {"n_random_features": 40}}
+
+
+def assert_is_of_features(found: Any, first: Any, X: np.ndarray) -> None:
+    """The model is that of all rows, mapped as the first fit maps them: from the same sums at once, and by NumPy."""
+    wanted = first.part_of(sp.open_source(X))
+    wanted.solver_ = first.solver_
+    wanted._from_state(wanted._state)
+    assert found.n_samples_ == len(X)
+    largest = wanted.eigenvalues_[0]
+    np.testing.assert_allclose(found.eigenvalues_, wanted.eigenvalues_, atol=1e-12 * largest)
+    np.testing.assert_allclose(found.transform(X[:50]), wanted.transform(X[:50]), atol=1e-9)
+    F = first._basis.features.transform(X)
+    np.testing.assert_allclose(found.eigenvalues_, np.linalg.eigvalsh(np.cov(F.T) * (len(X) - 1))[::-1][:3], rtol=1e-7)
+
+
+@pytest.mark.parametrize("how", KERNELS)
+def test_kernel_features_of_nights_and_sites_are_those_of_one_fit(tmp_path: Path, how: str) -> None:
+    X, nights = rows(400), [rows(5 + night, seed=night + 1) for night in range(4)]
+    np.save(tmp_path / "x.npy", X)
+    method = {"name": "kpca", "n_components": 3, "gamma": 0.01, "method": how, "fit_inverse_transform": True, **KERNELS[how]}
+    content: dict[str, Any] = {"input": {"path": str(tmp_path / "x.npy")}, "method": method, "output": {"model": str(tmp_path / "m.zarr")}}
+    run_job(make_config(content), Observer())
+    first = sp.load(tmp_path / "m.zarr")
+    first.save(tmp_path / "first.zarr")
+    parts = [first.part_of(sp.open_source(night)) for night in nights]
+    for number, night in enumerate(nights):
+        np.save(tmp_path / f"night{number}.npy", night)
+        update_job(change(str(tmp_path / "m.zarr"), tmp_path / f"night{number}.npy"), Observer())
+    whole = np.concatenate([X, *nights])
+    found = sp.load(tmp_path / "m.zarr")
+    assert_is_of_features(found, first, whole)
+    assert found.inverse_transform(found.transform(X[:5])).shape == (5, 6)
+    sites = []
+    for number in range(len(nights)):
+        site = {
+            **content,
+            "input": {"path": str(tmp_path / f"night{number}.npy")},
+            "output": {"model": str(tmp_path / f"site{number}.zarr")},
+        }
+        site["method"] = {"name": "kpca", "n_components": 3, "landmarks": str(tmp_path / "first.zarr")}
+        run_job(make_config(site), Observer())
+        sites.append(site["output"]["model"])
+    merge_job(str(tmp_path / "all.zarr"), [str(tmp_path / "first.zarr"), *sites])
+    np.testing.assert_allclose(sp.load(tmp_path / "all.zarr").eigenvalues_, found.eigenvalues_, rtol=1e-12)
+    merged = first
+    for part in parts:
+        merged.merge(part)
+    np.testing.assert_allclose(merged.eigenvalues_, found.eigenvalues_, rtol=1e-12)
+    for part in parts[1:]:
+        merged.subtract(part)
+    assert_is_of_features(merged, merged, np.concatenate([X, nights[0]]))
+    other = sp.KernelPCA(3, gamma=0.01, random_state=1, **{**KERNELS[how], "method": how}).fit(whole)
+    with pytest.raises(UsageError, match="part_of"):
+        merged.merge(other)
+
+
+def test_the_manifest_says_how_far_the_model_has_moved(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(300, 4)) * [5, 3, 1, 1], rng.normal(size=(300, 4)) * [1, 1, 3, 5]
+    X[:, 3], Y[:, 3] = 7.0, 8.0  # something constant has moved: infinitely far
+    for name, rows in (("x", X), ("y", Y)):
+        np.save(tmp_path / f"{name}.npy", rows)
+    model = str(tmp_path / "m.zarr")
+    sp.PCA(2).fit(str(tmp_path / "x.npy")).save(model)
+    update_job(Change(model, InputConfig(path=str(tmp_path / "y.npy"))), Observer())
+    drift = json.loads((tmp_path / "m.zarr.manifest.json").read_text())["drift"]
+    assert drift["angle"] > 1
+    assert drift["rows"] == [300, 600]
+    assert drift["moved"]["x3"] is None

@@ -107,6 +107,21 @@ def test_loglike(model: Any) -> None:
         sp.plot.loglike(model)
 
 
+def test_sources_and_kernels(X: np.ndarray) -> None:
+    mixed, kernel = sp.ICA(2, random_state=0).fit(X), sp.KernelPCA(3, gamma=0.01).fit(X)
+    assert sp.plot.loadings(mixed).get_title(loc="left") == "Mixing matrix"
+    np.testing.assert_allclose(sp.plot.loadings(mixed).images[0].get_array(), mixed.mixing_)
+    np.testing.assert_allclose([bar.get_height() for bar in sp.plot.scree(kernel).patches], kernel.explained_variance_ratio_)
+    for model in (mixed, kernel):
+        rows = sp.summarize_rows(model, X)
+        ax = sp.plot.biplot(model, rows)
+        assert ax.get_xlim()[1] == pytest.approx(4 * model.transform(X)[:, 0].std(), rel=0.01)
+        with pytest.raises(UsageError, match="told of a PCA only"):
+            sp.plot.outliers(rows)
+    with pytest.raises(UsageError, match="KernelPCA has no components in the features, and so no loadings"):
+        sp.plot.loadings(kernel)
+
+
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_files_in_both_themes(model: Any, summary: Any, theme: str, kind: str) -> None:

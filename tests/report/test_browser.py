@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
 import streampca as sp
+from streampca.events import Observer
+from streampca.jobs.config import InputConfig, JobConfig, MethodConfig, OutputConfig, SchedulerConfig
+from streampca.jobs.report import report_job
+from streampca.jobs.run import run_job
 from tests.report.browser import Browser, Visit, find_browser
 
 PROGRAM = find_browser()
@@ -17,6 +20,7 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installe
 
 SECTIONS = ["facts", "variance", "biplot", "loadings", "outliers", "quality", "manifest"]
 NASTY = "<b onclick=\"alert('x')\">&amp;</b></script><script>throw 1</script>"  # a name of a feature, as bad as they come
+OUTPUTS = {"model": "model.zarr", "scores": "scores.npy", "report": "report.html"}
 
 ASKED = """
 <script>
@@ -50,18 +54,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(folder: Path) -> Path:
-    """The report of 1,000,000 rows, and how long it took in ``seconds.json``."""
+    """The report of a run on 1,000,000 rows that follows a smaller one, with what has changed since."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((1_000_000, 16), np.float32) * np.linspace(4, 0.5, 16, dtype=np.float32)
     X[:, 1] += X[:, 0]
     X[123_456, 7] += 90
-    names = [NASTY, *(f"speed_{i}" for i in range(15))]
-    source = sp.open_source(X, feature_names=names)
-    model = sp.PCA(6).fit(source)
-    summary = sp.summarize_rows(model, source)
-    began = time.perf_counter()
-    sp.write_report(model, folder / "report.html", summary=summary, manifest={"input": NASTY, "warnings": [NASTY]})
-    (folder / "seconds.json").write_text(json.dumps(time.perf_counter() - began))
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file["X"] = X
+        file["X"].attrs["feature_names"] = [NASTY, *(f"speed_{i}" for i in range(15))]
+    output = OutputConfig.model_validate({name: str(folder / file) for name, file in OUTPUTS.items()})
+    method = MethodConfig.model_validate({"name": "pca", "n_components": 6})
+    run_job(JobConfig(input=InputConfig(path=str(folder / "rows.h5")), method=method, output=output), Observer())
+    old = sp.PCA(6).fit(sp.open_source(folder / "rows.h5", rows=(0, 5000)))
+    old.save(folder / "old.zarr")
+    where = SchedulerConfig()
+    report_job(str(folder / "model.zarr"), str(folder / "drift.html"), since=str(folder / "old.zarr"), scheduler=where, observer=Observer())
     return folder / "report.html"
 
 
@@ -148,6 +155,18 @@ def test_it_prints(browser: Browser, report: Path) -> None:
     assert 2 <= paper.count(b"/Type /Page\n") + paper.count(b"/Type /Page/") + paper.count(b"/Type/Page/") <= 10
 
 
-def test_size_and_time(report: Path) -> None:
+def test_size(report: Path) -> None:
     assert report.stat().st_size < 2**20
-    assert json.loads(report.with_name("seconds.json").read_text()) < 5
+    assert "density of 1,000,000 rows" in report.read_text()
+
+
+def test_pages_with_other_sections(browser: Browser, report: Path) -> None:
+    """What has changed, and a model without loadings, in one window of two frames."""
+    kernel = sp.KernelPCA(2).fit(np.random.default_rng(0).normal(size=(60, 3)))
+    sp.write_report(kernel, report.with_name("kernel.html"))
+    frames = report.with_name("frames.html")
+    frames.write_text('<iframe src="drift.html"></iframe><iframe src="kernel.html"></iframe>')
+    visit = browser.visit(frames)
+    assert visit.console == []
+    assert visit.requests == []
+    assert '<section id="drift">' in report.with_name("drift.html").read_text()

@@ -12,10 +12,15 @@ import numpy as np
 import pytest
 
 import streampca as sp
+from streampca.engine import choose_scheduler
+from streampca.engine.threads import Threads
 from streampca.errors import DataError, MissingExtraError, NonFiniteError, OutputError, UsageError
 from streampca.report.criteria import WANTED, verdicts
 from streampca.report.document import render, report_of_run
+from streampca.report.drift import Drift, drift_between
 from streampca.report.rows import frame_of, spe_limit
+from streampca.statistics.gathered import Gathered
+from streampca.statistics.row_summary import RowSummary
 from tests.statistics.conformance import bits
 
 NAMES = [f"sensor {i}" for i in range(8)]
@@ -82,7 +87,8 @@ class TestPage:
             "warnings": ["3 stored chunk(s) of night.h5 are absent and read as the fill value"],
             "drift": {"subspace_angle": 0.01},
         }
-        sp.write_report(model, tmp_path / "r.html", summary=sp.summarize_rows(model, source), manifest=manifest)
+        summary = sp.summarize_rows(model, source)
+        sp.write_report(model, tmp_path / "r.html", summary=summary, manifest=manifest)
         text = (tmp_path / "r.html").read_text()
         page = Page(text).sections
         assert [name for name in page if name] == ["facts", "variance", "biplot", "loadings", "outliers", "drift", "quality", "manifest"]
@@ -175,6 +181,99 @@ class TestPage:
         model = SimpleNamespace(components_=np.eye(3)[:2], explained_variance_=np.ones(2), approximation_error_={"relative_error": 0.012})
         assert "relative error0.012" in Page(render(model, None, {})).sections["kernel"]
 
+    @pytest.mark.parametrize("method", ["exact", "nystrom", "fourier"])
+    def test_a_kernel(self, method: str, tmp_path: Path) -> None:
+        X = rows(400, 5)
+        model = sp.KernelPCA(4, gamma=0.02, method=method).fit(X)
+        page = Page(render(model, sp.summarize_rows(model, X), {})).sections
+        assert [name for name in page if name] == ["facts", "variance", "biplot", "kernel", "quality", "manifest"]
+        for words in ("rbf", "gamma0.02", method, "frobenius error", "uncaptured trace", "eigenvalues"):
+            assert words in page["kernel"], words
+        assert "density of 400 rows" in page["biplot"]
+        assert "arrows" not in page["biplot"]
+        assert "biplot" not in Page(render(model, None, {})).sections
+        report_of_run(model, sp.open_source(X), tmp_path / "r.html", {})
+        assert "density of 400 rows" in (tmp_path / "r.html").read_text()
+
+    def test_a_kernel_of_many_rows_is_told_of_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("streampca.report.rows.KERNEL_ROWS", 100)
+        X = rows(400, 5)
+        model = sp.KernelPCA(2).fit(X)
+        found = sp.summarize_rows(model, X)
+        assert found.rows == 100
+        assert "density of 100 of 400 rows" in render(model, found, {})
+
+    def test_mixed_sources(self) -> None:
+        signals = np.random.default_rng(0).uniform(-1, 1, size=(3000, 2))
+        X = signals @ [[6.0, 1.0, 0.0], [0.0, 0.5, 2.0]]
+        model = sp.ICA(2, random_state=0).fit(sp.open_source(X, feature_names=["a", "b", "c"]))
+        found = sp.summarize_rows(model, sp.open_source(X, feature_names=["a", "b", "c"]))
+        page = Page(render(model, found, {})).sections
+        assert [name for name in page if name] == ["facts", "variance", "biplot", "loadings", "quality", "manifest"]
+        assert "The rotation converged" in page["facts"]
+        assert "Mixing matrix" in page["loadings"]
+        assert f"{model.mixing_[0, 0]:+.4g}" in page["loadings"]
+        assert found.density.sum() == 3000
+        sources = model._model.transform(X)
+        expected, *_ = np.histogram2d(sources[:, 0], sources[:, 1], bins=found.edges)
+        assert drift_between(model, model).angle == pytest.approx(0, abs=1e-5)
+        np.testing.assert_array_equal(found.density, expected)
+
+
+class TestDrift:
+    def test_against_a_turned_and_shifted_copy(self) -> None:
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(4000, 4)) * [4, 2, 1, 1]
+        turn = np.radians(30.0)
+        Y = X @ np.array([[np.cos(turn), 0, np.sin(turn), 0], [0, 1, 0, 0], [-np.sin(turn), 0, np.cos(turn), 0], [0, 0, 0, 1]]) * 2
+        Y[:, 3] += X[:, 3].std(ddof=1) * 3 + X[:, 3].mean() - Y[:, 3].mean()
+        found = drift_between(sp.PCA(2).fit(X), sp.PCA(2).fit(Y))
+        assert found.angle == pytest.approx(30, abs=0.2)  # the model of X is not quite that of its axes
+        np.testing.assert_allclose(found.changes, 3, rtol=1e-9)
+        assert found.features()[0] == {"feature": "x3", "moved": pytest.approx(3)}
+        again = Drift.from_plain(json.loads(json.dumps(found.to_plain())))
+        assert again is not None
+        assert (again.angle, again.features(), again.variances()) == (found.angle, found.features(), found.variances())
+
+    @pytest.mark.parametrize("name", ["PCA", "ProbabilisticPCA", "FactorAnalysis"])
+    def test_nothing_has_changed(self, name: str) -> None:
+        model = getattr(sp, name)(2).fit(rows(300, 5))
+        found = drift_between(model, model)
+        assert found.angle == pytest.approx(0, abs=1e-5)
+        assert not found.changes.any()
+        assert not found.moved.any()
+
+    def test_deviations_without_the_sums(self, tmp_path: Path) -> None:
+        X = rows(3000)
+        old, new = sp.PCA().fit(X), sp.PCA().fit(X + X.std(axis=0, ddof=1))
+        old.save(tmp_path / "m.zarr", state=False)
+        for model in (old, sp.load(tmp_path / "m.zarr")):
+            np.testing.assert_allclose(drift_between(model, new).moved, 1, rtol=1e-6)
+
+    def test_in_the_report(self, model: Any) -> None:
+        old = sp.PCA(4).fit(sp.open_source(rows(500, seed=1), feature_names=NAMES))
+        text = render(model, None, {}, since=old)
+        page = Page(text).sections["drift"]
+        for words in ("500 before, 2,000 now", "largest subspace angle", "°", "variance before", "sensor"):
+            assert words in page, words
+        stored = render(model, None, {"drift": drift_between(old, model).to_plain()})
+        assert Page(stored).sections["drift"] == page
+        assert text.count("<svg") == stored.count("<svg") == 6
+
+    def test_constant_features(self) -> None:
+        flat = drift_between(sp.PCA(1).fit(np.ones((9, 2))), sp.PCA(1).fit(np.array([[1.0, 2.0]] * 9)))
+        assert flat.moved.tolist() == [0, np.inf]
+        assert flat.changes.tolist() == [0]
+        assert "+inf" in Page(render(sp.PCA(1).fit(np.ones((9, 2))), None, {"drift": flat.to_plain()})).sections["drift"]
+
+    def test_what_cannot_be_compared(self, model: Any) -> None:
+        with pytest.raises(UsageError, match="has 5 features, this one 8"):
+            drift_between(sp.PCA(1).fit(rows(50, 5)), model)
+        with pytest.raises(UsageError, match="'other' where this one has 'sensor 0'"):
+            drift_between(sp.PCA(1).fit(sp.open_source(rows(50), feature_names=["other", *NAMES[1:]])), model)
+        with pytest.raises(UsageError, match="KernelPCA has no components in the features"):
+            drift_between(sp.KernelPCA(1).fit(rows(50)), model)
+
 
 class TestCriteria:
     def test_a_complete_spectrum(self) -> None:
@@ -235,6 +334,32 @@ class TestRows:
         found = sp.summarize_rows(model, tmp_path / "x.npy")
         assert found.outlying.row[0] == 7
         assert found.rows == 3000
+
+    @pytest.mark.usefixtures("small_shards")
+    @pytest.mark.parametrize("whiten", [False, True])
+    def test_gathered_while_the_scores_are_written(self, whiten: bool, tmp_path: Path) -> None:
+        X = rows(6000).astype(np.float32)
+        X[4321] += 99
+        model = sp.PCA(3, whiten=whiten).fit(X)
+        gathered: Any = Gathered(RowSummary(frame_of(model)))
+        model.transform_to(X, tmp_path / "z.npy", gathered=gathered)
+        found, expected = gathered.complete(6000), sp.summarize_rows(model, X)
+        np.testing.assert_array_equal(np.load(tmp_path / "z.npy"), model.transform(X))
+        assert (found.rows, found.outlying.row[0]) == (6000, 4321)
+        np.testing.assert_array_equal(found.sample.keys, expected.sample.keys)
+        np.testing.assert_array_equal(found.sample.row, expected.sample.row)
+        for name in ("density", "t2", "spe"):  # a row on the edge of a bin may be counted on either side
+            assert np.abs(getattr(found, name) - getattr(expected, name)).sum() <= 20
+
+    def test_not_gathered_with_weights_or_on_a_cluster(self, client: Any, tmp_path: Path) -> None:
+        X = rows(300)
+        model = sp.PCA(2).fit(X)
+        weighted = sp.open_source(X, weights=np.ones(300))
+        for name, given, where in (("a", X, choose_scheduler(client)), ("b", weighted, Threads(2))):
+            gathered = Gathered(RowSummary(frame_of(model)))
+            model.transform_to(given, tmp_path / f"{name}.npy", scheduler=where, gathered=gathered)
+            assert gathered.complete(300) is None
+        assert np.load(tmp_path / "a.npy").shape == (300, 2)
 
     def test_what_it_refuses(self, model: Any) -> None:
         with pytest.raises(DataError, match="expecting 8 features"):

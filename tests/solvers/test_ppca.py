@@ -11,23 +11,10 @@ from sklearn.decomposition import FactorAnalysis
 
 from streampca.errors import DataError, UsageError
 from streampca.models.latent import LatentModel
-from streampca.solvers.ppca import (
-    NOISE_FLOOR,
-    Parameters,
-    Passes,
-    by_matrix,
-    canonical,
-    closed_form,
-    closed_form_model,
-    em,
-    em_missing,
-    em_step,
-    factor_em,
-    factor_em_by_passes,
-    factor_profile,
-    factor_step,
-    subspace,
-)
+from streampca.solvers.factor_analysis import factor_em, factor_em_by_passes, factor_profile, factor_step
+from streampca.solvers.likelihood import NOISE_FLOOR, Parameters, Passes, by_matrix, canonical
+from streampca.solvers.ppca import closed_form, closed_form_model, em, em_step, subspace
+from streampca.solvers.ppca_missing import em_missing
 
 
 def rows(n: int = 300, d: int = 8, r: int = 2, seed: int = 0, noise: Any = 0.5, offset: float = 0.0) -> np.ndarray:

@@ -45,8 +45,8 @@ def test_components_are_those_from_the_whole_covariance(penalty: Penalty, rest: 
     np.testing.assert_array_equal(ours.components != 0, wanted.components != 0)
     if penalty.n_nonzero == 8 and rest:
         np.testing.assert_array_equal(ours.components != 0, support)
-    adjusted = (module.adjusted_variances(each, ours.components) for module, each in ((sparse_wide, leading), (sparse_pca, whole)))
-    np.testing.assert_allclose(*adjusted, rtol=1e-9)
+    adjusted = sparse_pca.adjusted_variances(whole, ours.components)
+    np.testing.assert_allclose(sparse_wide.adjusted_variances(leading, ours.components), adjusted, rtol=1e-9)
 
 
 def test_products_are_those_of_the_covariance() -> None:

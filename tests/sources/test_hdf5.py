@@ -185,6 +185,8 @@ def with_names(path: Path, where: str) -> Path:
         elif where == "anndata":
             file.create_group("var").attrs["_index"] = "gene"
             file["var/gene"] = names
+        elif where == "anndata by hand":
+            file["var/_index"] = names
         elif where == "scale":
             file["wavelength"] = names
             file["wavelength"].make_scale("wavelength")
@@ -196,7 +198,19 @@ def with_names(path: Path, where: str) -> Path:
 
 @pytest.mark.parametrize(
     "where",
-    ["@feature_names", "@columns", "@var_names", "bytes", "features", "column_names", "X_columns", "X_feature_names", "anndata", "scale"],
+    [
+        "@feature_names",
+        "@columns",
+        "@var_names",
+        "bytes",
+        "features",
+        "column_names",
+        "X_columns",
+        "X_feature_names",
+        "anndata",
+        "anndata by hand",
+        "scale",
+    ],
 )
 def test_feature_names(tmp_path: Path, where: str) -> None:
     assert open_source(with_names(tmp_path / "x.h5", where), dataset="X").info.feature_names == ("a", "b", "ü")
@@ -248,11 +262,29 @@ def test_candidates_are_listed(tmp_path: Path) -> None:
         open_source(tmp_path / "x.h5", dataset="cube/inside")
 
 
+def test_a_field_is_not_passed_over_for_the_bounds_of_its_time(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.nc", "w") as file:
+        file["t2m"], file["time_bnds"], file["flat"] = np.ones((6, 4, 5)), np.ones((6, 2)), np.ones(6)
+        file["time_bnds"].attrs.update({"scale_factor": 0.5, "_FillValue": np.array([-9], "i2")})
+    with pytest.raises(DataError, match=r"holds /time_bnds \(6, 2\) float64, and larger arrays that are no tables: /t2m \(6, 4, 5\)"):
+        open_source(tmp_path / "x.nc")
+    with pytest.raises(DataError, match=r"3 dimension\(s\).*is needed: flatten its other axes, .*reshape"):
+        open_source(tmp_path / "x.nc", dataset="t2m")
+    assert open_source(tmp_path / "x.nc", dataset="time_bnds").details()["not_applied"] == "scale_factor=0.5, _FillValue=-9"
+    with h5py.File(tmp_path / "y.nc", "w") as file:
+        file["t2m"] = np.ones((6, 4, 5))
+    with pytest.raises(DataError, match=r"no 2-D numeric dataset: it has .* is needed: flatten its other axes"):
+        open_source(tmp_path / "y.nc")
+
+
 def test_anndata_means_x(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5ad", "w") as file:
         file.attrs["encoding-type"] = "anndata"
         file["X"] = np.ones((4, 3))
         file["obsm/X_pca"] = np.ones((4, 2))
+    assert open_source(tmp_path / "x.h5ad").info.n_features == 3
+    with h5py.File(tmp_path / "x.h5ad", "a") as file:
+        del file.attrs["encoding-type"]  # files of old have none
     assert open_source(tmp_path / "x.h5ad").info.n_features == 3
     with h5py.File(tmp_path / "s.h5ad", "w") as file:
         file.attrs["encoding-type"] = "anndata"

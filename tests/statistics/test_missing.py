@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 
 from streampca.errors import DataError, NonFiniteError
 from streampca.memory import KIB
-from streampca.statistics.missing import (
-    Missing,
-    ObservedMoments,
-    Posterior,
-    packed_size,
-    parts,
-    state_bytes,
-    strip_rows,
-    sweep,
-    unpack,
-    workspace_bytes,
-)
+from streampca.statistics.missing import Missing, state_bytes, workspace_bytes
+from streampca.statistics.observed import ObservedMoments
+from streampca.statistics.posterior import Posterior, packed_size, parts, strip_rows, sweep, unpack
 from tests.statistics.conformance import DTYPES, FLOATS, bits, cut, folded, folded_weighted, numbers, quick, tables, thorough
 
 
@@ -137,7 +128,7 @@ def test_both_ways_to_invert_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     W, mean, noise = parameters(20, 6)
     rows = with_holes(numbers("float64", 100, 20), 0.4)
     one = folded(Missing(W, mean, noise), rows)
-    monkeypatch.setattr("streampca.statistics.missing._SWEEP_LIMIT", 0)
+    monkeypatch.setattr("streampca.statistics.posterior.SWEEP_LIMIT", 0)
     check(folded(Missing(W, mean, noise), rows), sums(one), 1e-12)
 
 

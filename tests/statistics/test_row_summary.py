@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from scipy import stats
 
 from streampca.errors import NonFiniteError
 from streampca.memory import KIB
-from streampca.statistics.row_summary import GRID, OUTLYING, REACH, SAMPLE, Frame, RowSummary, bin_edges, row_keys
+from streampca.statistics.row_summary import OUTLYING, SAMPLE, Frame, RowSummary, bin_edges, row_keys
+from streampca.statistics.score_density import GRID, REACH
 from tests.statistics.conformance import DTYPES, bits, cut, folded, folded_weighted, numbers, quick, weighted_tables
 
 
@@ -160,6 +162,20 @@ class TestValues:
         np.testing.assert_allclose(excess[one.outlying.row], one.outlying.excess, rtol=10 * tolerance)
         assert one.density.sum() + one.outside == one.t2.sum() == one.spe.sum() == 900
 
+    @pytest.mark.parametrize("whiten", [False, True])
+    @pytest.mark.parametrize("dtype", ["int16", "float32", "float64"])
+    def test_scores_that_the_model_has_given(self, dtype: str, whiten: bool) -> None:
+        rows = numbers(dtype, 5000)
+        frame = frame_of(rows, 2, standardize=True)
+        deviations = np.sqrt(frame.explained_variance) if whiten else None
+        scores, _, _ = reference(rows, frame)
+        given = (scores if deviations is None else scores / deviations).astype("float32" if dtype == "float32" else "float64")
+        one = RowSummary(replace(frame, whitening=deviations))
+        one.add(rows, given)
+        expected = folded(RowSummary(frame), rows)
+        same(one, expected)
+        np.testing.assert_array_equal(one.sample.keys, expected.sample.keys)
+
     def test_the_density_is_numpys_histogram(self) -> None:
         rows = numbers("float64", 5000)
         rows[7] *= 100
@@ -249,4 +265,5 @@ class TestValues:
         keys: Any = row_keys(rows)
         np.testing.assert_array_equal(keys, row_keys(np.asfortranarray(rows)))
         np.testing.assert_array_equal(keys[::2], row_keys(rows[::2]))
+        np.testing.assert_array_equal(keys[5:9], row_keys(rows, np.arange(5, 9)))
         assert len(set(keys)) == len({row.tobytes() for row in rows.astype("float64" if dtype == "longdouble" else dtype)})

@@ -20,7 +20,7 @@
   }
   const search = document.getElementById("search");
   const rows = [...document.querySelectorAll("#features tbody tr")];
-  search.addEventListener("input", () => {
+  search?.addEventListener("input", () => {
     const wanted = search.value.trim().toLowerCase();
     const number = /^\d+$/.test(wanted);
     let found = 0;
