@@ -76,7 +76,8 @@ class TestLaws:
         whole = folded(empty, rows)
         same(states[0], whole)
         np.testing.assert_array_equal(states[0].sample.row, whole.sample.row)
-        np.testing.assert_array_equal(states[0].outlying.row, whole.outlying.row)
+        # Rows that lie out equally far are told apart by rounding, which depends on the height of a block.
+        np.testing.assert_array_equal(np.sort(states[0].outlying.row), np.sort(whole.outlying.row))
 
     @quick
     @given(data=st.data())
