@@ -54,7 +54,7 @@ def complete(task: Task) -> Work:
     """Fit a path without missing entries, and score it."""
     import streampca as sp
 
-    sp.open_source(task.path)
+    sp.open_array(task.path)  # imports what scoring a path needs
     estimator = {"ppca": sp.ProbabilisticPCA, "fa": sp.FactorAnalysis}[task.options["method"]]
     estimator(1).fit(np.eye(3))
 
